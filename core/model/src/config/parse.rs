@@ -15,6 +15,8 @@ pub(super) fn parse(bytes: &[u8], origin: &str) -> Result<ModelConfig, ConfigErr
     let quantization = root.nested("quantization_config")?;
     refuse_other_variants(&text, &quantization)?;
 
+    let scoring_func = scoring_func(&text)?;
+
     let layers = text.required_size("num_hidden_layers")?;
     let stages = text.size_or("num_nextn_predict_layers", 0)?;
     let mut compress_ratios = text.sizes("compress_ratios")?;
@@ -56,7 +58,7 @@ pub(super) fn parse(bytes: &[u8], origin: &str) -> Result<ModelConfig, ConfigErr
         n_routed_experts,
         n_shared_experts: text.size_or("n_shared_experts", 1)?,
         num_experts_per_tok,
-        scoring_func: scoring_func(&text)?,
+        scoring_func,
         norm_topk_prob: text.bool_or("norm_topk_prob", true)?,
         routed_scaling_factor: text.number_or("routed_scaling_factor", 1.5)? as f32,
         swiglu_limit: text.number_or("swiglu_limit", 10.0)? as f32,
@@ -121,8 +123,7 @@ fn refuse_other_variants(text: &Keys<'_>, quantization: &Keys<'_>) -> Result<(),
 }
 
 fn scoring_func(text: &Keys<'_>) -> Result<ScoringFunc, ConfigError> {
-    let names = ["sqrtsoftplus", "sigmoid", "softmax"];
-    text.only("scoring_func", &names)?;
+    text.only("scoring_func", &["sqrtsoftplus", "sigmoid", "softmax"])?;
     Ok(match text.string("scoring_func")? {
         Some("sigmoid") => ScoringFunc::Sigmoid,
         Some("softmax") => ScoringFunc::Softmax,
