@@ -2,7 +2,7 @@
 //!
 //! A matrix has `rows` x `cols` elements in row-major order. Its scales form a row-major matrix of
 //! `ceil(rows / 32)` x `ceil(cols / 32)` bytes; tiles at the lower and right edges may be partial. Scale rule, rounding and
-//! the treatment of NaN and infinity are those of an FP8 [`group`](crate::group), with the tile as the group.
+//! the treatment of NaN and infinity are those of an FP8 [`group`], with the tile as the group.
 
 use std::ops::Range;
 

@@ -96,6 +96,19 @@ mod tests {
         assert_eq!([fp4_e4m3(0.0), fp4_e4m3(FP4_E4M3_FLOOR)], [1; 2]);
     }
 
+    /// The other common form of the rules divides by the element maximum. The forms differ only for a binary32 `amax` next to
+    /// a tie of the E4M3 scale, such as the one below.
+    #[test]
+    fn the_quotient_form_gives_the_same_byte_for_every_bfloat16() {
+        for amax in (0..0x7F80).map(|bits| crate::Bf16(bits).to_f32()) {
+            assert_eq!(fp8(amax), ue8m0::pow2_ceil(amax.max(FP8_FLOOR) / e4m3::MAX));
+            assert_eq!(fp4_ue8m0(amax), ue8m0::pow2_ceil(amax.max(FP4_UE8M0_FLOOR) / e2m1::MAX));
+            assert_eq!(fp4_e4m3(amax), e4m3::encode(amax.max(FP4_E4M3_FLOOR) / e2m1::MAX));
+        }
+        let below_a_tie = (6.0 * 19.0f32 / 1024.0).next_down();
+        assert_eq!([fp4_e4m3(below_a_tie), e4m3::encode(below_a_tie / e2m1::MAX)], [10, 9]);
+    }
+
     #[test]
     fn not_a_number_is_never_hidden() {
         for nan in [f32::NAN, -f32::NAN] {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 mod oracle {
     use std::sync::LazyLock;
 
-    pub const BITS: u32 = 120;
+    pub(super) const BITS: u32 = 120;
     const LAST_FACTOR: u32 = 118;
 
     /// `ln((d + 1) / (d - 1))`, which is `2 atanh(1 / d)`.
@@ -30,7 +30,7 @@ mod oracle {
         LazyLock::new(|| (0..=LAST_FACTOR).map(|k| ln_of_neighbours((1 << (k + 1)) + 1)).collect());
 
     /// `ln(x * 2^-fraction_bits)` for `x > 0`.
-    pub fn ln(x: u128, fraction_bits: u32) -> i128 {
+    pub(super) fn ln(x: u128, fraction_bits: u32) -> i128 {
         let exponent = 127 - x.leading_zeros();
         let mut m = if exponent > BITS { x >> (exponent - BITS) } else { x << (BITS - exponent) };
         let two = 2 << BITS;
@@ -44,15 +44,15 @@ mod oracle {
         (i128::from(exponent) - i128::from(fraction_bits)) * *LN_2 + ln_m
     }
 
-    pub fn exponential(lane: u32) -> i128 {
+    pub(super) fn exponential(lane: u32) -> i128 {
         -ln((1 << 33) - 1 - 2 * u128::from(lane), 33)
     }
 
-    pub fn noise(lane: u32) -> i128 {
+    pub(super) fn noise(lane: u32) -> i128 {
         -ln(exponential(lane) as u128, BITS)
     }
 
-    pub fn noise_f32(lane: u32) -> f32 {
+    pub(super) fn noise_f32(lane: u32) -> f32 {
         noise(lane) as f32 * 2f32.powi(-(BITS as i32))
     }
 
