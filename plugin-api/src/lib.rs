@@ -1,1 +1,47 @@
-//! placeholder
+//! The boundary between DeepInfer and an accelerator backend.
+//!
+//! - [`abi`]: the C types, bit for bit; `include/deepinfer_plugin.h` for everybody else.
+//! - [`generated`]: the op catalogue: argument structs, reflection rows, shape checks. `OPS.md` is the same for readers.
+//! - [`sdk`]: what a backend written in Rust implements; it contains panics, checks arguments and fills the tables.
+//! - [`numerics`]: the number formats, shared by both sides.
+//!
+//! A backend depends on this crate and on nothing else of DeepInfer:
+//!
+//! ```ignore
+//! fn gather(_: &Cx, a: GatherArgs<'_>) -> Result<(), Fault> { /* a.table, a.index, a.out */ }
+//! deepinfer_plugin_api::kernel!(Gather, gather);
+//! deepinfer_plugin_api::export_backend!(MyNpu);
+//! ```
+
+#![deny(unsafe_code)]
+
+pub mod abi;
+pub mod check;
+pub mod format;
+pub mod generated;
+pub mod reflection;
+pub mod sdk;
+
+pub use check::{ArgError, Shaped, ShapedList};
+pub use deepinfer_numerics as numerics;
+pub use format::{CacheFormat, Format};
+pub use reflection::{ArgInfo, Class, Contract, Kind, Op, OpInfo, Role};
+
+/// Used by the macros of [`sdk`].
+#[doc(hidden)]
+pub use inventory;
+
+/// The reflection row of an op by its name.
+pub fn op_by_name(name: &str) -> Option<&'static OpInfo> {
+    generated::OPS.iter().copied().find(|op| op.name == name)
+}
+
+/// The reflection row of an op by its id.
+pub fn op_by_id(id: u32) -> Option<&'static OpInfo> {
+    generated::OPS.iter().copied().find(|op| op.id == id)
+}
+
+/// The ops that a profile requires.
+pub fn profile(name: &str) -> Option<&'static [&'static str]> {
+    generated::PROFILES.iter().find(|(profile, _)| *profile == name).map(|(_, ops)| *ops)
+}

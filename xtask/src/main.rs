@@ -1,2 +1,14 @@
-//! placeholder
-fn main() {}
+//! Repository chores: `cargo xtask codegen [--check]`.
+
+mod codegen;
+
+use anyhow::{Result, bail};
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["codegen"] => codegen::run(codegen::Mode::Write),
+        ["codegen", "--check"] => codegen::run(codegen::Mode::Check),
+        _ => bail!("usage: cargo xtask codegen [--check]"),
+    }
+}

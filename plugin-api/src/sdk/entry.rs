@@ -1,0 +1,191 @@
+//! The exported symbol: versions are agreed, then the tables are handed over.
+
+#![allow(unsafe_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use crate::abi::*;
+use crate::sdk::backend::{State, runtime_table};
+use crate::sdk::error::panic_text;
+use crate::sdk::{Backend, Fault, FaultCode, KernelEntry};
+
+/// What [`export_backend!`](crate::export_backend) passes on.
+pub struct Export {
+    /// Ops that must be registered, by name; empty for a backend without kernels. A kernel crate that nothing refers to
+    /// is dropped by the linker together with its registrations, which this list turns into a sentence.
+    pub must_have: &'static [&'static str],
+}
+
+/// The body of the exported symbol.
+///
+/// # Safety
+/// `request` and `reply` are as the header says; called once.
+pub unsafe fn entry<B: Backend>(request: *const DiEntryRequest, reply: *mut DiEntryReply, export: &Export) -> i32 {
+    if request.is_null() || reply.is_null() {
+        return DI_E_INVALID;
+    }
+    // SAFETY: not null, and the header promises valid structs of `struct_size` bytes.
+    let (request, reply) = unsafe { (&*request, &mut *reply) };
+    let outcome = catch_unwind(AssertUnwindSafe(|| start::<B>(request, reply, export)))
+        .unwrap_or_else(|payload| Err(Fault::new(FaultCode::Panic, format!("panic: {}", panic_text(&*payload)))));
+    match outcome {
+        Ok(()) => 0,
+        Err(fault) => {
+            let error = fault.into_raw(B::NAME);
+            reply.error = error;
+            // SAFETY: just made.
+            unsafe { (*error).code }
+        }
+    }
+}
+
+fn start<B: Backend>(request: &DiEntryRequest, reply: &mut DiEntryReply, export: &Export) -> Result<(), Fault> {
+    // What a refusal needs, too.
+    reply.name = di_str(B::NAME);
+    reply.version = di_str(B::VERSION);
+    reply.build = di_str(concat!("deepinfer-plugin-api ", env!("CARGO_PKG_VERSION")));
+    reply.major = DI_ABI_MAJOR;
+    reply.minor = DI_ABI_MINOR;
+    reply.min_core_minor = 0;
+    reply.flags = DI_RF_CONTAINS_PANICS;
+    if !(request.min_major..=request.max_major).contains(&DI_ABI_MAJOR) {
+        return Err(Fault::new(
+            FaultCode::Unsupported,
+            format!(
+                "{} speaks ABI major {DI_ABI_MAJOR} only; the core speaks {} to {}",
+                B::NAME,
+                request.min_major,
+                request.max_major
+            ),
+        ));
+    }
+    if !request.next.is_null() {
+        return Err(Fault::unsupported(format!("{} is a backend, not a layer", B::NAME)));
+    }
+    install_panic_hook(request.host, B::NAME);
+
+    let mut entries: Vec<DiOpEntry> = inventory::iter::<KernelEntry>
+        .into_iter()
+        .map(|kernel| DiOpEntry {
+            struct_size: size_of::<DiOpEntry>() as u32,
+            op_id: kernel.info.id,
+            op_version: kernel.info.version,
+            flags: kernel.flags,
+            name: di_str(kernel.info.name),
+            impl_name: di_str(kernel.impl_name),
+            priority: kernel.priority,
+            reserved0: 0,
+            supports: None,
+            plan: None,
+            run: Some(kernel.run),
+            plan_destroy: None,
+        })
+        .collect();
+    // The order of registration is the linker's; ours is by op, then by priority.
+    entries.sort_by_key(|e| (e.op_id, std::cmp::Reverse(e.priority)));
+    let missing: Vec<&str> = export
+        .must_have
+        .iter()
+        .copied()
+        .filter(|name| !inventory::iter::<KernelEntry>.into_iter().any(|kernel| kernel.info.name == *name))
+        .collect();
+    if !missing.is_empty() {
+        return Err(Fault::new(
+            FaultCode::Internal,
+            format!("{} was linked without its kernels for {}", B::NAME, missing.join(", ")),
+        ));
+    }
+
+    // SAFETY: the header promises `len` bytes of UTF-8; invalid bytes are replaced.
+    let options = if request.options.len == 0 {
+        String::new()
+    } else {
+        // SAFETY: as above.
+        let bytes = unsafe { std::slice::from_raw_parts(request.options.ptr, request.options.len) };
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    let state = State {
+        backend: Box::new(B::start(&options)?),
+        name: B::NAME,
+        poisoned: AtomicBool::new(false),
+        devices: std::sync::OnceLock::new(),
+    };
+    // Leaked on purpose: the library is never unloaded, and the core holds these addresses as long as it lives.
+    let entries = Vec::leak(entries);
+    let runtime: &'static DiRuntimeApi = Box::leak(Box::new(runtime_table::<B>()));
+    let api: &'static DiBackendApi = Box::leak(Box::new(DiBackendApi {
+        struct_size: size_of::<DiBackendApi>() as u32,
+        flags: 0,
+        backend: Box::into_raw(Box::new(state)).cast(),
+        runtime,
+        ops: entries.as_ptr(),
+        n_ops: entries.len(),
+        op_stride: size_of::<DiOpEntry>(),
+        table: None,
+        shutdown: None,
+    }));
+    reply.api = api;
+    Ok(())
+}
+
+fn di_str(text: &'static str) -> DiStr {
+    DiStr { ptr: text.as_ptr(), len: text.len() }
+}
+
+/// Sends the text of panics to the core's log: the library has its own standard library, whose hook the core does not
+/// see, and whose default prints into the middle of the core's output.
+fn install_panic_hook(host: *const DiHostApi, name: &'static str) {
+    static HOST: AtomicPtr<DiHostApi> = AtomicPtr::new(std::ptr::null_mut());
+    static ONCE: Once = Once::new();
+    HOST.store(host.cast_mut(), Ordering::Relaxed);
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(move |info| {
+            // SAFETY: the header promises that the host table lives as long as the process.
+            let Some(host) = (unsafe { HOST.load(Ordering::Relaxed).as_ref() }) else { return };
+            let text = info.to_string();
+            if let Some(log) = host.log {
+                let (target, message) = (di_str(name), DiStr { ptr: text.as_ptr(), len: text.len() });
+                // SAFETY: the function takes borrowed strings, from any thread.
+                unsafe { log(host.user, DI_LOG_ERROR, target, message) };
+            }
+        }));
+    });
+}
+
+/// Exports a backend: `export_backend!(MyNpu)` for one without kernels, `export_backend!(MyNpu, profile = "v41-text")` for
+/// one that must have every op of a profile.
+///
+/// Kernels register themselves; a kernel in another crate must be named once (`use my_kernels as _;`), or the linker
+/// drops it.
+#[macro_export]
+macro_rules! export_backend {
+    ($backend:ty) => {
+        $crate::export_backend!(@entry $backend, &[]);
+    };
+    ($backend:ty, profile = $profile:literal) => {
+        $crate::export_backend!(
+            @entry $backend,
+            $crate::profile($profile).expect(concat!("the catalogue has no profile ", $profile))
+        );
+    };
+    (@entry $backend:ty, $must_have:expr) => {
+        #[cfg(panic = "abort")]
+        compile_error!("a plugin built with panic = \"abort\" cannot contain its panics");
+
+        /// The only exported symbol of this library.
+        ///
+        /// # Safety
+        /// As `include/deepinfer_plugin.h` says.
+        #[unsafe(no_mangle)]
+        #[allow(unsafe_code)]
+        pub unsafe extern "C" fn deepinfer_backend_entry(
+            request: *const $crate::abi::DiEntryRequest,
+            reply: *mut $crate::abi::DiEntryReply,
+        ) -> i32 {
+            // SAFETY: the same contract.
+            unsafe { $crate::sdk::entry::<$backend>(request, reply, &$crate::sdk::Export { must_have: $must_have }) }
+        }
+    };
+}
