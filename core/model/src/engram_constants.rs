@@ -6,6 +6,8 @@
 //! configuration, and [`EngramConstants::derive`] reproduces the released ones. A checkpoint may also carry them as
 //! `engram_constants.json`.
 
+#![forbid(unsafe_code)]
+
 use serde::Deserialize;
 use thiserror::Error;
 

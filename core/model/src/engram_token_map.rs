@@ -4,6 +4,8 @@
 //! n-gram row serves them all. The map follows from the tokenizer alone; a checkpoint may also carry it as
 //! `engram_token_map.json`, a list with one compressed id per token id.
 
+#![forbid(unsafe_code)]
+
 use std::collections::HashMap;
 
 use thiserror::Error;

@@ -5,6 +5,8 @@
 //! PCG64 (a 128-bit linear congruential generator with XSL-RR output) produces 64-bit words, and Lemire's
 //! multiply-and-reject method maps a word to a range without bias.
 
+#![forbid(unsafe_code)]
+
 const PCG_MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
 
 /// A generator in the state that `numpy.random.default_rng(seed)` starts from.
