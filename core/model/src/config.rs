@@ -1,8 +1,8 @@
 //! The model configuration: `config.json` of a checkpoint as a checked value.
 //!
-//! [`ModelConfig`] is the only description of the architecture that the rest of the crate sees. A value of this type has
-//! passed every check of [`validate`](mod@validate), so the checkpoint layout, the forward pass and the memory plan divide, index
-//! and multiply its fields without looking again.
+//! [`ModelConfig`] is the only description of the architecture that the rest of the crate sees. Reading one checks every rule
+//! about its values, so the checkpoint layout, the forward pass and the memory plan divide, index and multiply its fields
+//! without looking again.
 //!
 //! Two spellings are read: the nested layout of Hugging Face (`text_config`, `vision_config`, `quantization_config`), and
 //! the same names flat at the top level. An optional key that is missing or `null` takes the value of the released

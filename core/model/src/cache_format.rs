@@ -1,0 +1,228 @@
+//! Sizes and places of cache entries: entry formats, pages of compressed entries, and the per-request state.
+//!
+//! Arithmetic only. A cache entry is the key and value of one position (or group of positions) of one layer; each entry
+//! has its scales with it, so an entry's size follows from its channels alone.
+
+use serde::Serialize;
+
+use crate::config::ModelConfig;
+
+/// Tokens that one page of the compressed caches covers, at every ratio and for all KV sources together.
+pub const PAGE_TOKENS: usize = 128;
+
+/// Alignment of each part of a page, in bytes.
+const PART_ALIGNMENT: usize = 32;
+
+/// A page is a multiple of this many bytes, and of the entry size, so that any part of a pool of pages can be addressed in
+/// whole entries and in whole lines of memory.
+const PAGE_ALIGNMENT: usize = 128;
+
+/// Positions by which a request can be set back, apart from rejected drafts.
+pub const DEFAULT_BACKTRACKING: usize = 6;
+
+/// Tokens drafted per step by default.
+pub const DEFAULT_DRAFT_TOKENS: usize = 5;
+
+/// Storage format of a cache entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheFormat {
+    /// Single precision, for comparisons without rounding.
+    F32,
+    /// E4M3 values, then one UE8M0 scale per 32 channels: window entries.
+    Fp8G32,
+    /// E2M1 values, two per byte, then one E4M3 scale per 16 channels: compressed key/value entries.
+    Fp4G16E4m3,
+    /// E2M1 values, two per byte, with one UE8M0 scale per 32 channels: index keys.
+    Fp4G32Ue8m0,
+}
+
+impl CacheFormat {
+    /// Bytes of the values of an entry of `dim` channels.
+    ///
+    /// # Panics
+    /// If `dim` is not a multiple of the format's group.
+    pub const fn value_bytes(self, dim: usize) -> usize {
+        self.assert_whole_groups(dim);
+        match self {
+            Self::F32 => 4 * dim,
+            Self::Fp8G32 => dim,
+            Self::Fp4G16E4m3 | Self::Fp4G32Ue8m0 => dim / 2,
+        }
+    }
+
+    /// Bytes of the scales of an entry of `dim` channels.
+    ///
+    /// # Panics
+    /// If `dim` is not a multiple of the format's group.
+    pub const fn scale_bytes(self, dim: usize) -> usize {
+        self.assert_whole_groups(dim);
+        match self.group() {
+            Some(group) => dim / group,
+            None => 0,
+        }
+    }
+
+    /// Bytes of an entry of `dim` channels: values and scales.
+    ///
+    /// # Panics
+    /// If `dim` is not a multiple of the format's group.
+    pub const fn entry_bytes(self, dim: usize) -> usize {
+        self.value_bytes(dim) + self.scale_bytes(dim)
+    }
+
+    /// Channels that share a scale; `None` without scales.
+    pub const fn group(self) -> Option<usize> {
+        match self {
+            Self::F32 => None,
+            Self::Fp8G32 | Self::Fp4G32Ue8m0 => Some(32),
+            Self::Fp4G16E4m3 => Some(16),
+        }
+    }
+
+    const fn assert_whole_groups(self, dim: usize) {
+        if let Some(group) = self.group() {
+            assert!(dim.is_multiple_of(group), "a cache entry must consist of whole scale groups");
+        }
+    }
+}
+
+/// The formats of the three caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CacheFormats {
+    /// Window entries, [`ModelConfig::head_dim`] channels.
+    pub window: CacheFormat,
+    /// Compressed key/value entries, [`ModelConfig::head_dim`] channels.
+    pub main: CacheFormat,
+    /// Index keys, [`ModelConfig::index_head_dim`] channels.
+    pub index: CacheFormat,
+}
+
+impl CacheFormats {
+    /// All caches in single precision.
+    pub const UNROUNDED: Self = Self { window: CacheFormat::F32, main: CacheFormat::F32, index: CacheFormat::F32 };
+
+    /// The formats that a deployed model of `config` stores.
+    pub fn deployed(config: &ModelConfig) -> Self {
+        let main = if config.use_fp4_sparse_kv { CacheFormat::Fp4G16E4m3 } else { CacheFormat::Fp8G32 };
+        Self { window: CacheFormat::Fp8G32, main, index: CacheFormat::Fp4G32Ue8m0 }
+    }
+
+    /// Bytes that a token adds to the compressed caches, without page padding. Half bytes are possible: at ratio 2 two
+    /// tokens share an entry.
+    pub fn bytes_per_token(&self, config: &ModelConfig) -> f64 {
+        let entry = self.main.entry_bytes(config.head_dim) + self.index.entry_bytes(config.index_head_dim);
+        let entries_per_token = |&layer: &usize| 1.0 / config.compress_ratios[layer] as f64;
+        entry as f64 * config.kv_source_layer_ids.iter().map(entries_per_token).sum::<f64>()
+    }
+}
+
+/// Where the entries of every KV source lie in a page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PageLayout {
+    /// One part per KV source, in order of layer.
+    pub sources: Vec<PageSource>,
+    /// Bytes of the entries of a page.
+    pub used_bytes: usize,
+    /// Bytes of a page, alignment included.
+    pub bytes: usize,
+}
+
+/// The part of a page that belongs to one KV source. Offsets are in bytes from the start of the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PageSource {
+    /// The layer that writes the entries.
+    pub layer: usize,
+    /// Entries per page.
+    pub entries: usize,
+    /// Begin of the index keys.
+    pub index_offset: usize,
+    /// Bytes of the index keys.
+    pub index_bytes: usize,
+    /// Begin of the key/value entries.
+    pub main_offset: usize,
+    /// Bytes of the key/value entries.
+    pub main_bytes: usize,
+}
+
+impl PageLayout {
+    /// The page of a model of `config` with caches in `formats`: source by source, index keys before key/value entries.
+    pub fn new(config: &ModelConfig, formats: CacheFormats) -> Self {
+        let main_entry = formats.main.entry_bytes(config.head_dim);
+        let index_entry = formats.index.entry_bytes(config.index_head_dim);
+        let (mut end, mut used_bytes) = (0_usize, 0);
+        let place = |&layer: &usize| {
+            let entries = PAGE_TOKENS / config.compress_ratios[layer];
+            let (index_bytes, main_bytes) = (entries * index_entry, entries * main_entry);
+            let index_offset = end.next_multiple_of(PART_ALIGNMENT);
+            let main_offset = (index_offset + index_bytes).next_multiple_of(PART_ALIGNMENT);
+            end = main_offset + main_bytes;
+            used_bytes += index_bytes + main_bytes;
+            PageSource { layer, entries, index_offset, index_bytes, main_offset, main_bytes }
+        };
+        let sources = config.kv_source_layer_ids.iter().map(place).collect();
+        let bytes = end.next_multiple_of(least_common_multiple(PAGE_ALIGNMENT, main_entry));
+        Self { sources, used_bytes, bytes }
+    }
+}
+
+/// Largest number of positions that a request may be set back: by `backtracking` itself, or because all `draft_tokens` of a
+/// step are rejected together with the token that was computed with them.
+pub const fn rollback_positions(backtracking: usize, draft_tokens: usize) -> usize {
+    let drafts = draft_tokens + 1;
+    if backtracking > drafts { backtracking } else { drafts }
+}
+
+/// Entries of a window ring. A rollback must find the whole window before the position that it returns to, so the ring keeps
+/// `rollback` entries more than the window.
+pub const fn ring_entries(window: usize, rollback: usize) -> usize {
+    window + rollback
+}
+
+/// Bytes that a request owns besides its pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RequestState {
+    /// Entries of each window ring.
+    pub ring_entries: usize,
+    /// Window rings of the backbone layers.
+    pub window_ring_bytes: usize,
+    /// Window rings of the draft stages.
+    pub draft_ring_bytes: usize,
+    /// Compressor inputs of recent positions, two f32 rows (latent and gate) each, for sources that pool positions.
+    pub compressor_bytes: usize,
+    /// Compressed token ids that the next n-grams begin with.
+    pub ngram_history_bytes: usize,
+}
+
+impl RequestState {
+    /// The state of one request of a model of `config`, for rollbacks of at most `rollback` positions.
+    pub fn new(config: &ModelConfig, formats: CacheFormats, rollback: usize) -> Self {
+        let entries = ring_entries(config.sliding_window, rollback);
+        let ring = entries * formats.window.entry_bytes(config.head_dim);
+        let pooling = config.kv_source_layer_ids.iter().map(|&layer| config.compress_ratios[layer]).filter(|&r| r > 1);
+        // A group that a rejected token completed is pooled again, so its members stay until no rollback reaches them.
+        let compressor_rows: usize = pooling.map(|ratio| ratio + rollback.saturating_sub(1)).sum();
+        let history = if config.engram_layer_ids.is_empty() { 0 } else { config.engram_max_ngram_size - 1 };
+        Self {
+            ring_entries: entries,
+            window_ring_bytes: config.num_hidden_layers * ring,
+            draft_ring_bytes: config.draft_stages() * ring,
+            compressor_bytes: compressor_rows * 2 * config.head_dim * size_of::<f32>(),
+            ngram_history_bytes: history * size_of::<i32>(),
+        }
+    }
+
+    /// Bytes of the state without and with the drafter's part.
+    pub fn total_bytes(&self, with_drafter: bool) -> usize {
+        let drafter = if with_drafter { self.draft_ring_bytes } else { 0 };
+        self.window_ring_bytes + drafter + self.compressor_bytes + self.ngram_history_bytes
+    }
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut gcd, mut rest) = (a, b);
+    while rest != 0 {
+        (gcd, rest) = (rest, gcd % rest);
+    }
+    a / gcd * b
+}
