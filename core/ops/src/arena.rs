@@ -1,0 +1,108 @@
+//! Temporary tensors of a step, from memory that is reused step after step.
+
+use std::cell::RefCell;
+
+use deepinfer_plugin_api::Format;
+
+use crate::device::{Allocation, Device};
+use crate::error::OpError;
+use crate::tensor::Tensor;
+
+/// Alignment of every tensor: a cache line pair, and what vector units and copy engines like.
+const ALIGN: usize = 256;
+/// Smallest allocation that the arena asks of the device.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// Hands out temporary tensors. [`Arena::rewind`] makes their memory free again; a tensor that outlives it stays valid
+/// memory, but another tensor may write there.
+pub struct Arena<'d> {
+    device: &'d dyn Device,
+    state: RefCell<State>,
+}
+
+struct State {
+    chunks: Vec<Allocation>,
+    /// Chunk in use, and the first free byte in it.
+    at: Mark,
+    poison: bool,
+}
+
+/// A state of the arena to return to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    chunk: usize,
+    offset: usize,
+}
+
+impl<'d> Arena<'d> {
+    /// An empty arena.
+    pub fn new(device: &'d dyn Device) -> Self {
+        let at = Mark { chunk: 0, offset: 0 };
+        Self { device, state: RefCell::new(State { chunks: Vec::new(), at, poison: false }) }
+    }
+
+    /// Fills every new tensor with bytes 0xFF (NaN in each floating-point format, -1 in integers), so that a kernel that
+    /// reads what nobody wrote is seen.
+    pub fn set_poison(&self, poison: bool) {
+        self.state.borrow_mut().poison = poison;
+    }
+
+    /// Bytes taken from the device so far.
+    pub fn reserved_bytes(&self) -> usize {
+        self.state.borrow().chunks.iter().map(|c| c.bytes).sum()
+    }
+
+    /// The present state.
+    pub fn mark(&self) -> Mark {
+        self.state.borrow().at
+    }
+
+    /// Frees all tensors made since `mark`.
+    pub fn rewind(&self, mark: Mark) {
+        self.state.borrow_mut().at = mark;
+    }
+
+    /// A contiguous tensor with undefined content, with its scales when `format` is quantised.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfMemory`].
+    pub fn tensor(&self, format: Format, shape: &[usize]) -> Result<Tensor, OpError> {
+        let (codes, at) = self.take(Tensor::bytes_of(format, shape))?;
+        let tensor = match Tensor::scale_shape(format, shape) {
+            None => Tensor::plain(&codes, at, format, shape),
+            Some(grid) => {
+                let (scales, scale_at) = self.take(grid.iter().product())?;
+                Tensor::quantized((&codes, at), (&scales, scale_at), format, shape)
+            }
+        };
+        if self.state.borrow().poison {
+            self.device.fill(&tensor, 0xFF)?;
+            if tensor.scale().is_some() {
+                self.device.fill(&tensor.scale_as_bytes(), 0xFF)?;
+            }
+        }
+        Ok(tensor)
+    }
+
+    fn take(&self, bytes: usize) -> Result<(Allocation, usize), OpError> {
+        let mut state = self.state.borrow_mut();
+        loop {
+            let Mark { chunk, offset } = state.at;
+            match state.chunks.get(chunk) {
+                Some(memory) if offset + bytes <= memory.bytes => {
+                    let memory = memory.clone();
+                    state.at.offset = (offset + bytes).next_multiple_of(ALIGN);
+                    return Ok((memory, offset));
+                }
+                Some(_) => state.at = Mark { chunk: chunk + 1, offset: 0 },
+                None => {
+                    // Doubling keeps the number of chunks, and with it the memory lost at their ends, small.
+                    let reserved: usize = state.chunks.iter().map(|c| c.bytes).sum();
+                    let size = bytes.next_multiple_of(ALIGN).max(CHUNK_BYTES).max(reserved / 2);
+                    let memory = self.device.allocate(size)?;
+                    state.chunks.push(memory);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the core needs of an accelerator.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::call::OpCall;
+use crate::error::OpError;
+use crate::tensor::Tensor;
+
+/// Runs ops in order.
+pub trait Dispatch {
+    /// Checks the arguments and enqueues the op. Work runs in the order of the calls.
+    ///
+    /// # Errors
+    /// The arguments are wrong, the backend refuses them, or an earlier fault has surfaced.
+    fn dispatch(&self, call: &dyn OpCall) -> Result<(), OpError>;
+}
+
+/// Memory of a device, alive as long as `owner`.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    /// Device address of the first byte.
+    pub address: usize,
+    /// Bytes.
+    pub bytes: usize,
+    /// `DI_DEVICE_*`.
+    pub device_type: i32,
+    /// Ordinal of the device.
+    pub device_id: i32,
+    /// Frees the memory when the last clone is dropped.
+    pub owner: Arc<dyn Any + Send + Sync>,
+}
+
+/// A device: memory, copies and ops on one stream.
+pub trait Device: Dispatch {
+    /// Name of the backend.
+    fn backend(&self) -> &str;
+
+    /// Allocates `bytes` aligned to 256; the content is undefined.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfMemory`].
+    fn allocate(&self, bytes: usize) -> Result<Allocation, OpError>;
+
+    /// Copies `bytes` to the start of `tensor`, in order with ops; the source may be reused on return.
+    ///
+    /// # Errors
+    /// The tensor is smaller, or the device reports a fault.
+    fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError>;
+
+    /// Waits for the ops before it and copies the start of `tensor` to `bytes`.
+    ///
+    /// # Errors
+    /// The tensor is smaller, or the device reports a fault.
+    fn download(&self, tensor: &Tensor, bytes: &mut [u8]) -> Result<(), OpError>;
+
+    /// Sets every byte of `tensor`'s memory, in order with ops.
+    ///
+    /// # Errors
+    /// The device reports a fault.
+    fn fill(&self, tensor: &Tensor, byte: u8) -> Result<(), OpError>;
+
+    /// Free and total bytes of device memory.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    fn memory(&self) -> Result<(u64, u64), OpError>;
+}

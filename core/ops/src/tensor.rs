@@ -1,0 +1,252 @@
+//! Tensors: descriptions of device memory.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use deepinfer_plugin_api::abi::{DI_CODE_E4M3FN, DI_CODE_E8M0FNU, DI_CODE_UINT};
+use deepinfer_plugin_api::{Format, Shaped};
+
+use crate::device::Allocation;
+
+/// Largest number of dimensions.
+pub(crate) const MAX_RANK: usize = 4;
+
+/// A strided view of device memory, with its scales when it is quantised. Cloning copies the description only.
+#[derive(Clone)]
+pub struct Tensor {
+    pub(crate) address: usize,
+    pub(crate) bytes: usize,
+    pub(crate) device_type: i32,
+    pub(crate) device_id: i32,
+    pub(crate) rank: usize,
+    pub(crate) shape: [i64; MAX_RANK],
+    pub(crate) strides: [i64; MAX_RANK],
+    pub(crate) code: u8,
+    pub(crate) bits: u8,
+    pub(crate) format: Option<Format>,
+    pub(crate) scale: Option<Arc<Tensor>>,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Tensor {
+    /// Bytes of codes that a contiguous tensor takes.
+    pub fn bytes_of(format: Format, shape: &[usize]) -> usize {
+        format.bytes(shape.iter().product())
+    }
+
+    /// Shape of the scale grid of a quantised tensor.
+    pub fn scale_shape(format: Format, shape: &[usize]) -> Option<Vec<usize>> {
+        let info = format.scale()?;
+        let mut grid = shape.to_vec();
+        let rank = grid.len();
+        assert!(rank >= 2, "quantised tensors have at least two dimensions");
+        grid[rank - 2] = grid[rank - 2].div_ceil(info.rows);
+        grid[rank - 1] = grid[rank - 1].div_ceil(info.columns);
+        Some(grid)
+    }
+
+    /// A contiguous tensor of a plain format at `offset` bytes into an allocation.
+    ///
+    /// # Panics
+    /// If it does not fit, has more than four dimensions, or `format` is quantised.
+    pub fn plain(memory: &Allocation, offset: usize, format: Format, shape: &[usize]) -> Tensor {
+        assert!(format.scale().is_none(), "{format} needs scales");
+        Self::raw(memory, offset, format.code_bits(), Some(format), shape)
+    }
+
+    /// A contiguous quantised tensor: codes at `offset`, scales at `scale_offset`, each in its allocation.
+    ///
+    /// # Panics
+    /// If it does not fit, or `format` is plain.
+    pub fn quantized(
+        codes: (&Allocation, usize),
+        scales: (&Allocation, usize),
+        format: Format,
+        shape: &[usize],
+    ) -> Tensor {
+        let info = format.scale().unwrap_or_else(|| panic!("{format} has no scales"));
+        let grid = Self::scale_shape(format, shape).expect("a quantised format has a scale grid");
+        let mut tensor = Self::raw(codes.0, codes.1, format.code_bits(), Some(format), shape);
+        tensor.scale = Some(Arc::new(Self::raw(scales.0, scales.1, (info.code, 8), None, &grid)));
+        tensor
+    }
+
+    fn raw(
+        memory: &Allocation,
+        offset: usize,
+        (code, bits): (u8, u8),
+        format: Option<Format>,
+        dims: &[usize],
+    ) -> Tensor {
+        let rank = dims.len();
+        assert!(rank <= MAX_RANK, "{rank} dimensions; at most {MAX_RANK} are possible");
+        let (mut shape, mut strides) = ([1; MAX_RANK], [1; MAX_RANK]);
+        let mut stride = 1;
+        for dim in (0..rank).rev() {
+            shape[dim] = dims[dim] as i64;
+            strides[dim] = stride;
+            stride *= shape[dim].max(1);
+        }
+        let bytes = (dims.iter().product::<usize>() * bits as usize).div_ceil(8);
+        assert!(
+            offset + bytes <= memory.bytes,
+            "{bytes} bytes at {offset} do not fit an allocation of {} bytes",
+            memory.bytes
+        );
+        Tensor {
+            address: memory.address + offset,
+            bytes,
+            device_type: memory.device_type,
+            device_id: memory.device_id,
+            rank,
+            shape,
+            strides,
+            code,
+            bits,
+            format,
+            scale: None,
+            owner: memory.owner.clone(),
+        }
+    }
+
+    /// Extents in logical elements.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape[..self.rank]
+    }
+
+    /// One extent.
+    ///
+    /// # Panics
+    /// If there is no such dimension.
+    pub fn dim(&self, dim: usize) -> usize {
+        self.shape()[dim] as usize
+    }
+
+    /// Format, or `None` for scale tensors.
+    pub fn format(&self) -> Option<Format> {
+        self.format
+    }
+
+    /// Scales of a quantised tensor.
+    pub fn scale(&self) -> Option<&Tensor> {
+        self.scale.as_deref()
+    }
+
+    /// Bytes from the first to the last element, without the scales.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Device address of the first element.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Whether the elements lie one after the other.
+    pub fn is_contiguous(&self) -> bool {
+        let mut stride = 1;
+        (0..self.rank).rev().all(|dim| {
+            let fits = self.shape[dim] == 1 || self.strides[dim] == stride;
+            stride *= self.shape[dim].max(1);
+            fits
+        })
+    }
+
+    /// The same elements under another shape.
+    ///
+    /// # Panics
+    /// If the tensor is not contiguous, the number of elements differs, or scales would not follow (the last
+    /// dimension of a quantised tensor must stay).
+    pub fn reshape(&self, dims: &[usize]) -> Tensor {
+        assert!(self.is_contiguous(), "only contiguous tensors change their shape");
+        let elements: i64 = self.shape().iter().product();
+        assert_eq!(elements as usize, dims.iter().product::<usize>(), "{:?} to {dims:?}", self.shape());
+        let memory = self.as_allocation();
+        let mut out = Self::raw(&memory, 0, (self.code, self.bits), self.format, dims);
+        if let (Some(scale), Some(format)) = (&self.scale, self.format) {
+            assert_eq!(self.shape().last(), dims.last().map(|&d| d as i64).as_ref(), "scales follow whole rows");
+            assert_eq!(format.scale().map(|s| s.rows), Some(1), "tile scales do not follow a reshape");
+            let grid = Self::scale_shape(format, dims).expect("quantised");
+            out.scale = Some(Arc::new(scale.reshape(&grid)));
+        }
+        out
+    }
+
+    /// Rows `start .. start + len` of the first dimension.
+    ///
+    /// # Panics
+    /// If there are fewer rows, or the tensor has tile scales.
+    pub fn rows(&self, start: usize, len: usize) -> Tensor {
+        assert!(start + len <= self.dim(0), "rows {start}..{} of {:?}", start + len, self.shape());
+        let mut out = self.clone();
+        let skip = (start * self.strides[0] as usize * self.bits as usize) / 8;
+        out.address += skip;
+        out.bytes -= skip;
+        out.shape[0] = len as i64;
+        if let (Some(scale), Some(format)) = (&self.scale, self.format) {
+            assert_eq!(format.scale().map(|s| s.rows), Some(1), "tile scales do not follow rows");
+            out.scale = Some(Arc::new(scale.rows(start, len)));
+        }
+        out
+    }
+
+    /// A strided view of the same memory, for tests of strided kernels and for pages with padding.
+    ///
+    /// # Panics
+    /// If an element would lie outside the memory of the tensor.
+    pub fn with_strides(&self, dims: &[usize], strides: &[usize]) -> Tensor {
+        assert_eq!(dims.len(), strides.len());
+        let mut out = Self::raw(&self.as_allocation(), 0, (self.code, self.bits), self.format, &[0]);
+        out.rank = dims.len();
+        let mut last = 0;
+        for dim in 0..dims.len() {
+            out.shape[dim] = dims[dim] as i64;
+            out.strides[dim] = strides[dim] as i64;
+            last += dims[dim].saturating_sub(1) * strides[dim];
+        }
+        let bytes = ((last + 1) * self.bits as usize).div_ceil(8);
+        assert!(dims.contains(&0) || bytes <= self.bytes, "{bytes} bytes of {}", self.bytes);
+        out.bytes = bytes.min(self.bytes);
+        out
+    }
+
+    /// The scale bytes as a tensor of bytes that can be uploaded and downloaded.
+    ///
+    /// # Panics
+    /// If the tensor is not quantised.
+    pub fn scale_as_bytes(&self) -> Tensor {
+        let scale = self.scale.as_ref().expect("a quantised tensor");
+        debug_assert!(matches!(scale.code, DI_CODE_E8M0FNU | DI_CODE_E4M3FN));
+        let mut out = (**scale).clone();
+        (out.code, out.format) = (DI_CODE_UINT, Some(Format::U8));
+        out
+    }
+
+    fn as_allocation(&self) -> Allocation {
+        Allocation {
+            address: self.address,
+            bytes: self.bytes,
+            device_type: self.device_type,
+            device_id: self.device_id,
+            owner: self.owner.clone(),
+        }
+    }
+}
+
+impl Shaped for Tensor {
+    fn shape(&self) -> &[i64] {
+        self.shape()
+    }
+
+    fn format(&self) -> Option<Format> {
+        self.format
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let format = self.format.map_or("scales", Format::name);
+        write!(f, "{format}{:?}@{:#x}", self.shape(), self.address)
+    }
+}
