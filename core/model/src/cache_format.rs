@@ -2,6 +2,7 @@
 //!
 //! Arithmetic only. A cache entry is the key and value of one position (or group of positions) of one layer; each entry
 //! has its scales with it, so an entry's size follows from its channels alone.
+#![forbid(unsafe_code)]
 
 use serde::Serialize;
 

@@ -7,6 +7,7 @@
 //! Two spellings are read: the nested layout of Hugging Face (`text_config`, `vision_config`, `quantization_config`), and
 //! the same names flat at the top level. An optional key that is missing or `null` takes the value of the released
 //! DeepSeek-V4.1-Flash unless its field says otherwise.
+#![forbid(unsafe_code)]
 
 mod parse;
 mod validate;

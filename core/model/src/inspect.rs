@@ -2,6 +2,7 @@
 //!
 //! [`ModelSummary`] is plain data, for `--json`; [`render`] writes it for people. Both come from the same tensor list that
 //! loading uses, so the figures cannot drift from what is really read.
+#![forbid(unsafe_code)]
 
 mod families;
 mod render;
@@ -291,7 +292,7 @@ impl Totals {
     fn add(&mut self, other: &Self) {
         self.tensors += other.tensors;
         self.parameters += other.parameters;
-        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.bytes += other.bytes;
     }
 }
 

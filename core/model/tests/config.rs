@@ -246,6 +246,7 @@ fn contradictions_are_refused_with_both_values() {
     refused(&json!({"qk_rope_head_dim": 192}), &["qk_rope_head_dim", "128", "index_head_dim"]);
     refused(&json!({"hc_mult": 9}), &["hc_mult", "9", "between 1 and 8"]);
     refused(&json!({"num_experts_per_tok": 385}), &["num_experts_per_tok", "385", "384"]);
+    refused(&json!({"n_routed_experts": 4000}), &["n_routed_experts", "4000", "160384"]);
     refused(&json!({"engram_layer_ids": [1, 40]}), &["engram_layer_ids"]);
     refused(&json!({"engram_num_embeddings": [1]}), &["engram_num_embeddings", "2 engram layers"]);
     refused(&json!({"dspark_target_layer_ids": []}), &["dspark_target_layer_ids"]);

@@ -13,6 +13,8 @@ pub(super) const MAX_LAYERS: usize = 512;
 
 const MAX_WIDTH: usize = 1 << 18;
 const MAX_EXPERTS: usize = 4096;
+/// Most routed experts of all layers and stages together; each has six tensors.
+const MAX_EXPERTS_IN_ALL: usize = 1 << 17;
 const MAX_VOCABULARY: usize = 1 << 24;
 const MAX_ENGRAM_ROWS: usize = 1 << 36;
 const MAX_CONTEXT: usize = 1 << 30;
@@ -143,6 +145,11 @@ fn experts(config: &ModelConfig, rules: &Rules<'_>) -> Result<(), ConfigError> {
         let expected = || format!("a token visits at least one and at most all {total} experts (`{total_key}`)");
         rules.require((1..=total).contains(&chosen), chosen_key, chosen, expected)?;
     }
+    let total = config.num_hidden_layers * config.n_routed_experts
+        + config.num_nextn_predict_layers * config.dspark_n_routed_experts;
+    rules.require(total <= MAX_EXPERTS_IN_ALL, "n_routed_experts", config.n_routed_experts, || {
+        format!("all layers together would have {total} experts, more than {MAX_EXPERTS_IN_ALL}")
+    })?;
     rules.positive("routed_scaling_factor", config.routed_scaling_factor.into())?;
     rules.positive("swiglu_limit", config.swiglu_limit.into())
 }
