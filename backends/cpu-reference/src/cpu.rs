@@ -1,0 +1,223 @@
+//! The backend: one device, the host's processor, whose streams have done their work when a call returns.
+
+use std::ffi::c_void;
+use std::fs;
+
+use deepinfer_plugin_api::abi::{DI_COPY_D2D, DI_DEVICE_CPU, DI_SPACE_HOST_PINNED};
+use deepinfer_plugin_api::sdk::{Backend, DeviceInfo, Fault, HostMemory};
+
+use crate::memory;
+
+/// The host's processor as a device. Option `threads=N` sets the number of threads that kernels use; without it there
+/// is one per logical processor.
+pub struct CpuReference;
+
+/// The opened device.
+pub struct Cpu;
+
+impl Backend for CpuReference {
+    const NAME: &'static str = "cpu";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    type Device = Cpu;
+    type Buffer = HostMemory;
+    type Stream = ();
+    type Event = ();
+
+    fn start(options: &str) -> Result<Self, Fault> {
+        if let Some(threads) = parse_options(options)? {
+            start_threads(threads)?;
+        }
+        Ok(CpuReference)
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>, Fault> {
+        Ok(vec![DeviceInfo {
+            device_type: DI_DEVICE_CPU,
+            name: read("/proc/cpuinfo").and_then(|text| model_name(&text)).unwrap_or_else(|| "CPU".to_owned()),
+            arch: std::env::consts::ARCH.to_owned(),
+            // 0: the operating system does not say.
+            total_bytes: read("/proc/meminfo").and_then(|text| memory_bytes(&text, "MemTotal:")).unwrap_or(0),
+            compute_units: rayon::current_num_threads() as u32,
+            pci_vendor: 0,
+            numa_node: -1,
+        }])
+    }
+
+    fn open_device(&self, index: u32) -> Result<Cpu, Fault> {
+        match index {
+            0 => Ok(Cpu),
+            _ => Err(Fault::invalid(format!("device {index} does not exist; the processor is device 0"))),
+        }
+    }
+
+    fn memory(&self, _: &Cpu, space: u32) -> Result<(u64, u64), Fault> {
+        check_space(space)?;
+        let text = read("/proc/meminfo").unwrap_or_default();
+        match (memory_bytes(&text, "MemAvailable:"), memory_bytes(&text, "MemTotal:")) {
+            (Some(free), Some(total)) => Ok((free, total)),
+            _ => Err(Fault::unsupported("this system does not say in /proc/meminfo how much memory is free")),
+        }
+    }
+
+    fn alloc(&self, _: &Cpu, space: u32, bytes: u64, align: u64) -> Result<(HostMemory, *mut c_void), Fault> {
+        check_space(space)?;
+        let memory = HostMemory::new(bytes, align)?;
+        let address = memory.address();
+        Ok((memory, address))
+    }
+
+    fn create_stream(&self, _: &Cpu) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn sync_stream(&self, (): &()) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn create_event(&self, _: &Cpu) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn record_event(&self, (): &(), (): &()) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn wait_event(&self, (): &(), (): &()) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn query_event(&self, (): &()) -> Result<bool, Fault> {
+        Ok(true)
+    }
+
+    fn sync_event(&self, (): &()) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn copy(&self, (): &(), dst: *mut c_void, src: *const c_void, bytes: u64, kind: u32) -> Result<(), Fault> {
+        if kind > DI_COPY_D2D {
+            return Err(Fault::invalid(format!("copy kind {kind} is unknown; 0 to {DI_COPY_D2D} are possible")));
+        }
+        // SAFETY: the same contract; host and device are one memory.
+        unsafe { memory::copy(dst, src, bytes) };
+        Ok(())
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn fill(
+        &self,
+        (): &(),
+        dst: *mut c_void,
+        pattern: u32,
+        pattern_bytes: u32,
+        count: u64,
+    ) -> Result<(), Fault> {
+        // SAFETY: the same contract.
+        unsafe { memory::fill(dst, pattern, pattern_bytes, count) };
+        Ok(())
+    }
+}
+
+/// The value of `threads`, if given.
+fn parse_options(options: &str) -> Result<Option<usize>, Fault> {
+    let mut threads = None;
+    for option in options.split('&').filter(|o| !o.is_empty()) {
+        match option.split_once('=') {
+            Some(("threads", value)) => match value.parse() {
+                Ok(count @ 1..=1024) => threads = Some(count),
+                _ => {
+                    return Err(Fault::invalid(format!(
+                        "cpu: threads is {value:?}, but must be a number from 1 to 1024"
+                    )));
+                }
+            },
+            _ => return Err(Fault::invalid(format!("cpu: option {option:?} is unknown; there is threads=N"))),
+        }
+    }
+    Ok(threads)
+}
+
+/// Sizes the thread pool that all kernels of this library share.
+fn start_threads(threads: usize) -> Result<(), Fault> {
+    let built = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|index| format!("deepinfer-cpu-{index}"))
+        .build_global();
+    let running = rayon::current_num_threads();
+    if built.is_err() && running != threads {
+        return Err(Fault::invalid(format!(
+            "cpu: threads={threads} was asked for, but the thread pool of this process already runs {running}"
+        )));
+    }
+    Ok(())
+}
+
+fn check_space(space: u32) -> Result<(), Fault> {
+    if space > DI_SPACE_HOST_PINNED {
+        return Err(Fault::invalid(format!(
+            "memory space {space} is unknown; 0 to {DI_SPACE_HOST_PINNED} are possible"
+        )));
+    }
+    Ok(())
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+/// The processor's name as Linux reports it.
+fn model_name(cpuinfo: &str) -> Option<String> {
+    let (_, name) = cpuinfo.lines().find(|line| line.starts_with("model name"))?.split_once(':')?;
+    Some(name.trim().to_owned())
+}
+
+/// A line of `/proc/meminfo`, whose unit is KiB.
+fn memory_bytes(meminfo: &str, field: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(field))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options() {
+        assert_eq!(parse_options("").unwrap(), None);
+        assert_eq!(parse_options("threads=3").unwrap(), Some(3));
+        let refusals = [
+            ("threads=0", "cpu: threads is \"0\", but must be a number from 1 to 1024"),
+            ("threads=many", "cpu: threads is \"many\", but must be a number from 1 to 1024"),
+            ("fast", "cpu: option \"fast\" is unknown; there is threads=N"),
+            ("threads=2&x=1", "cpu: option \"x=1\" is unknown; there is threads=N"),
+        ];
+        for (options, sentence) in refusals {
+            assert_eq!(parse_options(options).unwrap_err().message, sentence);
+        }
+    }
+
+    #[test]
+    fn system_files_are_read_by_field() {
+        let cpuinfo = "processor\t: 0\nmodel name\t: Some Processor @ 2.0GHz\nflags\t: fpu\n";
+        assert_eq!(model_name(cpuinfo).as_deref(), Some("Some Processor @ 2.0GHz"));
+        assert_eq!(model_name("Processor: x"), None);
+        let meminfo = "MemTotal:        8000 kB\nMemFree:         100 kB\nMemAvailable:   4000 kB\n";
+        assert_eq!(memory_bytes(meminfo, "MemAvailable:"), Some(4000 * 1024));
+        assert_eq!(memory_bytes(meminfo, "MemTotal:"), Some(8000 * 1024));
+        assert_eq!(memory_bytes("MemTotal: lots", "MemTotal:"), None);
+    }
+
+    #[test]
+    fn there_is_one_device_with_two_spaces() {
+        let backend = CpuReference;
+        let devices = backend.devices().unwrap();
+        assert_eq!((devices.len(), devices[0].device_type), (1, DI_DEVICE_CPU));
+        assert!(devices[0].compute_units >= 1);
+        assert!(backend.open_device(1).is_err());
+        let (memory, address) = backend.alloc(&Cpu, 1, 100, 256).unwrap();
+        assert_eq!(address as usize % 256, 0);
+        assert_eq!(memory.address(), address);
+        assert!(backend.alloc(&Cpu, 2, 100, 256).is_err());
+    }
+}
