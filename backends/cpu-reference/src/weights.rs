@@ -1,11 +1,14 @@
-//! Rows of weight matrices as F32, whatever their format.
+//! Rows of weights, and columns of input rows, as F32, whatever their format.
 //!
-//! Every value is `element * scale`, one F32 product, with the bits of the tables in `deepinfer_numerics`. The tables are
-//! not used: elements are made from their bit fields, which a vector unit does for many at once.
+//! Every value is `element * scale`, one F32 product, with the bits of the tables in `deepinfer_numerics`, except that the
+//! sign of a NaN under a NaN scale is the processor's choice. The tables are not used: elements are made from their bit
+//! fields, which a vector unit does for many at once.
+
+use std::ops::Range;
 
 use deepinfer_plugin_api::numerics::{Bf16, ue8m0};
 use deepinfer_plugin_api::sdk::Fault;
-use deepinfer_plugin_api::sdk::tensor::{In, Rows};
+use deepinfer_plugin_api::sdk::tensor::{FloatRows, In, Rows};
 use deepinfer_plugin_api::{Format, Shaped};
 
 use crate::simd::multiversion;
@@ -50,6 +53,31 @@ impl<'a> Weights<'a> {
             Weights::Fp8Tile32(codes, scales) => decode_fp8(codes.row(row), scales.row(row / GROUP), out),
             Weights::Fp4Row32(codes, scales) => decode_fp4(codes.row(row), scales.row(row), out),
         }
+    }
+}
+
+/// Copies `columns` of row `row` of `x` to `out`, decoded. `scratch` serves formats whose groups the columns may cut.
+///
+/// # Panics
+/// If there is no such row or column, or `out` does not have as many elements as there are columns.
+pub(crate) fn load_columns(
+    x: &FloatRows<'_>,
+    row: usize,
+    columns: Range<usize>,
+    out: &mut [f32],
+    scratch: &mut Vec<f32>,
+) {
+    match x {
+        FloatRows::F32(rows) => out.copy_from_slice(&rows.row(row)[columns]),
+        FloatRows::Bf16(rows) => decode_bf16(&rows.row(row)[columns], out),
+        FloatRows::Fp8(codes, scales) => {
+            let start = columns.start - columns.start % GROUP;
+            let codes = &codes.row(row)[start..columns.end];
+            scratch.resize(codes.len(), 0.0);
+            decode_fp8(codes, &scales.row(row)[start / GROUP..], scratch);
+            out.copy_from_slice(&scratch[columns.start - start..]);
+        }
+        FloatRows::Fp4(..) => out.copy_from_slice(&x.load(row, scratch)[columns]),
     }
 }
 
@@ -149,9 +177,11 @@ mod tests {
 
     use super::*;
     use crate::simd::Level;
+    use crate::testing::{Tensor, view};
 
+    /// Bit patterns, with one for all NaN.
     fn bits(values: &[f32]) -> Vec<u32> {
-        values.iter().map(|v| v.to_bits()).collect()
+        values.iter().map(|v| if v.is_nan() { f32::NAN.to_bits() } else { v.to_bits() }).collect()
     }
 
     #[test]
@@ -196,6 +226,21 @@ mod tests {
             let mut out = vec![0.0; values.len()];
             decode_bf16_at(level, &values, &mut out);
             assert!(out.iter().zip(&values).all(|(o, v)| o.to_bits() == u32::from(v.0) << 16));
+        }
+    }
+
+    #[test]
+    fn columns_of_a_row_are_those_of_the_whole_row() {
+        let values: Vec<f32> = (0..192).map(|i| (i as f32 * 0.7).sin() * 2.0_f32.powi(i / 16 - 4)).collect();
+        for format in [Format::F32, Format::Bf16, Format::Fp8Row32, Format::Fp4Row32, Format::Fp4Row16] {
+            let tensor = Tensor::floating(format, &[2, 96], &values);
+            let (whole, raw) = (tensor.floats(), tensor.input());
+            let rows = view(&raw).floats().unwrap();
+            for columns in [0..96, 32..64, 5..77, 33..33] {
+                let mut out = vec![f32::NAN; columns.len()];
+                load_columns(&rows, 1, columns.clone(), &mut out, &mut Vec::new());
+                assert_eq!(bits(&out), bits(&whole[96..][columns]), "{format}");
+            }
         }
     }
 }
