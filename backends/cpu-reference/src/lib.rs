@@ -1,7 +1,7 @@
 //! The numerical authority: one plain function per op, on the host's processor.
 //!
 //! - [`ops`]: one file per op, named after it; the meaning of each op is `plugin-api/OPS.md`.
-//! - [`sum`]: the order in which every sum of this backend is taken, with the products of matrices built on it.
+//! - [`sum`]: the order in which every sum of this backend is taken; [`matmul`]: products of matrices in that order.
 //! - [`cache`], [`weights`]: the stored formats of cache entries and weights, decoded to F32.
 //! - [`parallel`]: work over independent rows.
 //! - [`cpu`], [`memory`]: the device.
@@ -17,6 +17,7 @@
 
 mod cache;
 mod cpu;
+mod matmul;
 mod memory;
 mod ops;
 mod parallel;

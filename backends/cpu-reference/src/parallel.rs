@@ -9,6 +9,16 @@ use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterato
 /// Work in nanoseconds below which a thread is not worth waking.
 const GRAIN_NS: usize = 20_000;
 
+/// Pieces into which work of `cost_ns` is best cut: one if it is little, at most a few per thread.
+pub(crate) fn pieces(cost_ns: usize) -> usize {
+    // More pieces than threads, so that a thread that is late costs little.
+    const PER_THREAD: usize = 4;
+    match rayon::current_num_threads() {
+        1 => 1,
+        threads => (cost_ns / GRAIN_NS).clamp(1, threads * PER_THREAD),
+    }
+}
+
 /// Runs `f(index, row)` for every row. `cost_ns` is a rough estimate of one row in nanoseconds; it decides between one
 /// thread and several, never the result.
 pub(crate) fn for_each_row<R: Send>(rows: Vec<R>, cost_ns: usize, f: impl Fn(usize, R) + Sync) {

@@ -17,6 +17,7 @@ use std::sync::OnceLock;
 
 use deepinfer_plugin_api::abi::*;
 use deepinfer_plugin_api::numerics::{Bf16, Fp4Scale, block, e4m3, group, ue8m0};
+use deepinfer_plugin_api::sdk::tensor::In;
 use deepinfer_plugin_api::sdk::{Export, entry};
 use deepinfer_plugin_api::{Format, Op};
 
@@ -263,6 +264,13 @@ impl Tensor {
 
 fn bytes<T, const N: usize>(values: &[T], to_bytes: impl Fn(&T) -> [u8; N]) -> Vec<u8> {
     values.iter().flat_map(to_bytes).collect()
+}
+
+/// A view of an argument, for tests below the level of a kernel. `raw` comes from [`Tensor::input`] of a tensor that
+/// outlives the view.
+pub(crate) fn view(raw: &DiTensor) -> In<'_> {
+    // SAFETY: `Tensor` made the descriptor; the caller keeps the tensor.
+    unsafe { In::new("test", "tensor", raw) }.expect("tensors of tests are consistent")
 }
 
 /// Runs the kernel of `O` with the arguments that `fill` sets.
