@@ -3,6 +3,8 @@
 //! - [`ops`]: one file per op, named after it; the meaning of each op is `plugin-api/OPS.md`.
 //! - [`sum`]: the order in which every sum of this backend is taken; [`matmul`]: products of matrices in that order.
 //! - [`cache`], [`weights`]: the stored formats of cache entries and weights, decoded to F32.
+//! - [`float`]: F32 and BF16 as a type parameter; [`scalar`]: the sigmoid and its kin in F64.
+//! - [`arguments`], [`requests`]: checks that shapes cannot make.
 //! - [`parallel`]: work over independent rows.
 //! - [`cpu`], [`memory`]: the device.
 //!
@@ -15,12 +17,18 @@
 
 #![deny(unsafe_code)]
 
+mod arguments;
 mod cache;
 mod cpu;
+mod float;
+#[cfg(test)]
+mod golden;
 mod matmul;
 mod memory;
 mod ops;
 mod parallel;
+mod requests;
+mod scalar;
 mod simd;
 mod sum;
 #[cfg(test)]
