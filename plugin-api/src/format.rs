@@ -133,6 +133,17 @@ pub enum CacheFormat {
 }
 
 impl CacheFormat {
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CacheFormat::F32 => "F32",
+            CacheFormat::Bf16 => "BF16",
+            CacheFormat::Fp8 => "FP8",
+            CacheFormat::Fp4Row16 => "FP4_ROW16",
+            CacheFormat::Fp4Row32 => "FP4_ROW32",
+        }
+    }
+
     /// The format with this number.
     pub const fn from_u32(number: u32) -> Option<CacheFormat> {
         Some(match number {
@@ -146,7 +157,11 @@ impl CacheFormat {
     }
 
     /// Bytes of the values of one entry of `dim` channels.
+    ///
+    /// # Panics
+    /// If `dim` is not a multiple of the format's group.
     pub const fn value_bytes(self, dim: usize) -> usize {
+        assert!(self.group() == 0 || dim.is_multiple_of(self.group()), "a cache entry consists of whole scale groups");
         match self {
             CacheFormat::F32 => dim * 4,
             CacheFormat::Bf16 => dim * 2,

@@ -4,7 +4,8 @@
 //! has its scales with it, so an entry's size follows from its channels alone.
 #![forbid(unsafe_code)]
 
-use serde::Serialize;
+use deepinfer_ops::CacheFormat;
+use serde::{Serialize, Serializer};
 
 use crate::config::ModelConfig;
 
@@ -24,78 +25,17 @@ pub const DEFAULT_BACKTRACKING: usize = 6;
 /// Tokens drafted per step by default.
 pub const DEFAULT_DRAFT_TOKENS: usize = 5;
 
-/// Storage format of a cache entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CacheFormat {
-    /// Single precision, for comparisons without rounding.
-    F32,
-    /// E4M3 values, then one UE8M0 scale per 32 channels: window entries.
-    Fp8G32,
-    /// E2M1 values, two per byte, then one E4M3 scale per 16 channels: compressed key/value entries.
-    Fp4G16E4m3,
-    /// E2M1 values, two per byte, with one UE8M0 scale per 32 channels: index keys.
-    Fp4G32Ue8m0,
-}
-
-impl CacheFormat {
-    /// Bytes of the values of an entry of `dim` channels.
-    ///
-    /// # Panics
-    /// If `dim` is not a multiple of the format's group.
-    pub const fn value_bytes(self, dim: usize) -> usize {
-        self.assert_whole_groups(dim);
-        match self {
-            Self::F32 => 4 * dim,
-            Self::Fp8G32 => dim,
-            Self::Fp4G16E4m3 | Self::Fp4G32Ue8m0 => dim / 2,
-        }
-    }
-
-    /// Bytes of the scales of an entry of `dim` channels.
-    ///
-    /// # Panics
-    /// If `dim` is not a multiple of the format's group.
-    pub const fn scale_bytes(self, dim: usize) -> usize {
-        self.assert_whole_groups(dim);
-        match self.group() {
-            Some(group) => dim / group,
-            None => 0,
-        }
-    }
-
-    /// Bytes of an entry of `dim` channels: values and scales.
-    ///
-    /// # Panics
-    /// If `dim` is not a multiple of the format's group.
-    pub const fn entry_bytes(self, dim: usize) -> usize {
-        self.value_bytes(dim) + self.scale_bytes(dim)
-    }
-
-    /// Channels that share a scale; `None` without scales.
-    pub const fn group(self) -> Option<usize> {
-        match self {
-            Self::F32 => None,
-            Self::Fp8G32 | Self::Fp4G32Ue8m0 => Some(32),
-            Self::Fp4G16E4m3 => Some(16),
-        }
-    }
-
-    const fn assert_whole_groups(self, dim: usize) {
-        if let Some(group) = self.group() {
-            assert!(dim.is_multiple_of(group), "a cache entry must consist of whole scale groups");
-        }
-    }
-}
-
 /// The formats of the three caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CacheFormats {
     /// Window entries, [`ModelConfig::head_dim`] channels.
+    #[serde(serialize_with = "by_name")]
     pub window: CacheFormat,
     /// Compressed key/value entries, [`ModelConfig::head_dim`] channels.
+    #[serde(serialize_with = "by_name")]
     pub main: CacheFormat,
     /// Index keys, [`ModelConfig::index_head_dim`] channels.
+    #[serde(serialize_with = "by_name")]
     pub index: CacheFormat,
 }
 
@@ -105,8 +45,8 @@ impl CacheFormats {
 
     /// The formats that a deployed model of `config` stores.
     pub fn deployed(config: &ModelConfig) -> Self {
-        let main = if config.use_fp4_sparse_kv { CacheFormat::Fp4G16E4m3 } else { CacheFormat::Fp8G32 };
-        Self { window: CacheFormat::Fp8G32, main, index: CacheFormat::Fp4G32Ue8m0 }
+        let main = if config.use_fp4_sparse_kv { CacheFormat::Fp4Row16 } else { CacheFormat::Fp8 };
+        Self { window: CacheFormat::Fp8, main, index: CacheFormat::Fp4Row32 }
     }
 
     /// Bytes that a token adds to the compressed caches, without page padding. Half bytes are possible: at ratio 2 two
@@ -116,6 +56,10 @@ impl CacheFormats {
         let entries_per_token = |&layer: &usize| 1.0 / config.compress_ratios[layer] as f64;
         entry as f64 * config.kv_source_layer_ids.iter().map(entries_per_token).sum::<f64>()
     }
+}
+
+fn by_name<S: Serializer>(format: &CacheFormat, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(format.name())
 }
 
 /// Where the entries of every KV source lie in a page.

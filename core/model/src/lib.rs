@@ -7,6 +7,18 @@ pub mod checkpoint;
 pub mod config;
 pub mod engram_constants;
 pub mod engram_token_map;
+mod forward;
 pub mod inspect;
+pub mod numerics;
 mod numpy_rng;
+pub mod rope;
+mod state;
+mod step;
 pub mod tokenizer;
+mod weights;
+
+pub use forward::{Model, Probe};
+pub use numerics::Numerics;
+pub use state::KvCache;
+pub use step::RequestRows;
+pub use weights::LoadError;

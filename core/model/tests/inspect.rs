@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use deepinfer_model::cache_format::{CacheFormat, CacheFormats, PageLayout, ring_entries, rollback_positions};
+use deepinfer_ops::CacheFormat;
+use deepinfer_model::cache_format::{CacheFormats, PageLayout, ring_entries, rollback_positions};
 use deepinfer_model::checkpoint::{Checkpoint, Group, Storage};
 use deepinfer_model::config::ModelConfig;
 use deepinfer_model::inspect::{ModelSummary, PlanInput, render};
@@ -20,11 +21,11 @@ fn released() -> (ModelConfig, ModelSummary) {
 
 #[test]
 fn entry_sizes_are_those_of_the_specification() {
-    assert_eq!(CacheFormat::Fp8G32.entry_bytes(512), 528);
-    assert_eq!(CacheFormat::Fp4G16E4m3.entry_bytes(512), 288);
-    assert_eq!(CacheFormat::Fp4G32Ue8m0.entry_bytes(128), 68);
+    assert_eq!(CacheFormat::Fp8.entry_bytes(512), 528);
+    assert_eq!(CacheFormat::Fp4Row16.entry_bytes(512), 288);
+    assert_eq!(CacheFormat::Fp4Row32.entry_bytes(128), 68);
     assert_eq!(CacheFormat::F32.entry_bytes(512), 2048);
-    for format in [CacheFormat::F32, CacheFormat::Fp8G32, CacheFormat::Fp4G16E4m3, CacheFormat::Fp4G32Ue8m0] {
+    for format in [CacheFormat::F32, CacheFormat::Fp8, CacheFormat::Fp4Row16, CacheFormat::Fp4Row32] {
         assert_eq!(format.value_bytes(96) + format.scale_bytes(96), format.entry_bytes(96));
     }
 }
@@ -32,7 +33,7 @@ fn entry_sizes_are_those_of_the_specification() {
 #[test]
 #[should_panic(expected = "whole scale groups")]
 fn an_entry_of_partial_groups_is_a_bug() {
-    CacheFormat::Fp8G32.entry_bytes(48);
+    CacheFormat::Fp8.entry_bytes(48);
 }
 
 #[test]

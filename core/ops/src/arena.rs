@@ -1,6 +1,7 @@
 //! Temporary tensors of a step, from memory that is reused step after step.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use deepinfer_plugin_api::Format;
 
@@ -15,8 +16,8 @@ const CHUNK_BYTES: usize = 4 << 20;
 
 /// Hands out temporary tensors. [`Arena::rewind`] makes their memory free again; a tensor that outlives it stays valid
 /// memory, but another tensor may write there.
-pub struct Arena<'d> {
-    device: &'d dyn Device,
+pub struct Arena {
+    device: Rc<dyn Device>,
     state: RefCell<State>,
 }
 
@@ -34,9 +35,9 @@ pub struct Mark {
     offset: usize,
 }
 
-impl<'d> Arena<'d> {
+impl Arena {
     /// An empty arena.
-    pub fn new(device: &'d dyn Device) -> Self {
+    pub fn new(device: Rc<dyn Device>) -> Self {
         let at = Mark { chunk: 0, offset: 0 };
         Self { device, state: RefCell::new(State { chunks: Vec::new(), at, poison: false }) }
     }
@@ -50,6 +51,11 @@ impl<'d> Arena<'d> {
     /// Bytes taken from the device so far.
     pub fn reserved_bytes(&self) -> usize {
         self.state.borrow().chunks.iter().map(|c| c.bytes).sum()
+    }
+
+    /// The state in which all memory is free.
+    pub fn start(&self) -> Mark {
+        Mark { chunk: 0, offset: 0 }
     }
 
     /// The present state.

@@ -143,6 +143,16 @@ impl Tensor {
         self.address
     }
 
+    /// `DI_DEVICE_*` of the device that holds it.
+    pub fn device_type(&self) -> i32 {
+        self.device_type
+    }
+
+    /// Ordinal of that device.
+    pub fn device_id(&self) -> i32 {
+        self.device_id
+    }
+
     /// Whether the elements lie one after the other.
     pub fn is_contiguous(&self) -> bool {
         let mut stride = 1;
@@ -162,7 +172,7 @@ impl Tensor {
         assert!(self.is_contiguous(), "only contiguous tensors change their shape");
         let elements: i64 = self.shape().iter().product();
         assert_eq!(elements as usize, dims.iter().product::<usize>(), "{:?} to {dims:?}", self.shape());
-        let memory = self.as_allocation();
+        let memory = self.memory();
         let mut out = Self::raw(&memory, 0, (self.code, self.bits), self.format, dims);
         if let (Some(scale), Some(format)) = (&self.scale, self.format) {
             assert_eq!(self.shape().last(), dims.last().map(|&d| d as i64).as_ref(), "scales follow whole rows");
@@ -191,13 +201,30 @@ impl Tensor {
         out
     }
 
+    /// Columns `start .. start + len` of the last dimension of a plain tensor.
+    ///
+    /// # Panics
+    /// If there are fewer columns, or the tensor is quantised.
+    pub fn columns(&self, start: usize, len: usize) -> Tensor {
+        assert!(self.scale.is_none() && self.rank > 0, "only plain tensors are cut by columns");
+        let last = self.rank - 1;
+        assert!(start + len <= self.dim(last), "columns {start}..{} of {:?}", start + len, self.shape());
+        let mut out = self.clone();
+        let (skip, keep) = (start * self.bits as usize / 8, len * self.bits as usize / 8);
+        let row_bytes = self.dim(last) * self.bits as usize / 8;
+        out.address += skip;
+        out.bytes = self.bytes.saturating_sub(row_bytes - keep);
+        out.shape[last] = len as i64;
+        out
+    }
+
     /// A strided view of the same memory, for tests of strided kernels and for pages with padding.
     ///
     /// # Panics
     /// If an element would lie outside the memory of the tensor.
     pub fn with_strides(&self, dims: &[usize], strides: &[usize]) -> Tensor {
         assert_eq!(dims.len(), strides.len());
-        let mut out = Self::raw(&self.as_allocation(), 0, (self.code, self.bits), self.format, &[0]);
+        let mut out = Self::raw(&self.memory(), 0, (self.code, self.bits), self.format, &[0]);
         out.rank = dims.len();
         let mut last = 0;
         for dim in 0..dims.len() {
@@ -223,7 +250,8 @@ impl Tensor {
         out
     }
 
-    fn as_allocation(&self) -> Allocation {
+    /// The memory from the first element on, to lay other tensors over it.
+    pub fn memory(&self) -> Allocation {
         Allocation {
             address: self.address,
             bytes: self.bytes,

@@ -1,0 +1,264 @@
+//! The forward pass: what runs in which order, written against the op traits alone.
+//!
+//! ```text
+//! tokens -> embed, copied hc times -> per layer:
+//!   [engram] -> attention sublayer -> MoE sublayer
+//! -> collapse -> norm -> head -> logits
+//! ```
+//!
+//! A sublayer collapses the copies of the stream with weights that the *previous* sublayer computed, normalises, runs,
+//! and expands its output back into the copies. Each file below is one module of the model specification.
+
+mod attention;
+mod compress;
+mod engram;
+mod hyper_connection;
+mod moe;
+mod select;
+
+use std::rc::Rc;
+
+use deepinfer_ops::args::{Gather, Linear, Quantize, RmsNorm, Rope};
+use deepinfer_ops::traits::{CopyOps, LinearOps, NormOps, QuantizeOps, RopeOps};
+use deepinfer_ops::{Arena, Device, Format, OpError, Tensor};
+
+use crate::checkpoint::{Checkpoint, CheckpointWarning};
+use crate::config::ModelConfig;
+use crate::numerics::Numerics;
+use crate::rope;
+use crate::state::KvCache;
+use crate::step::{RequestRows, Step};
+use crate::weights::{LoadError, Weights};
+
+use self::engram::EngramTables;
+use self::select::Selections;
+
+/// Sees intermediate tensors by name, and may overwrite them: `layers.3.stream_in`, `layers.3.pre`,
+/// `layers.3.attn.in`, `layers.3.attn.out`, `layers.3.ffn.in`, `layers.3.ffn.out`, `layers.3.topk`, `final_norm`.
+///
+/// Module-by-module comparisons feed stored inputs through it.
+pub trait Probe {
+    /// Called once per tensor, in order of computation. Work before it was enqueued but need not be done.
+    ///
+    /// # Errors
+    /// Ends the step.
+    fn visit(&mut self, name: &str, device: &dyn Device, tensor: &Tensor) -> Result<(), OpError>;
+}
+
+/// A model on a device.
+pub struct Model {
+    device: Rc<dyn Device>,
+    config: ModelConfig,
+    numerics: Numerics,
+    weights: Weights,
+    engram: Option<EngramTables>,
+    window_frequencies: Tensor,
+    compressed_frequencies: Tensor,
+    arena: Arena,
+}
+
+impl Model {
+    /// Verifies a checkpoint and copies the text model to the device. `progress` is told the bytes done and in total.
+    ///
+    /// # Errors
+    /// The checkpoint does not fit its configuration, or the device has not enough memory.
+    pub fn load(
+        device: Rc<dyn Device>,
+        checkpoint: &Checkpoint,
+        numerics: Numerics,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(Self, Vec<CheckpointWarning>), LoadError> {
+        let config = checkpoint.config().clone();
+        let warnings = checkpoint.verify(&config)?.warnings;
+        let weights = Weights::load(&device, checkpoint, &config, progress)?;
+        let engram = EngramTables::load(&device, checkpoint, &config)?;
+        let frequencies = |values: &[f32]| -> Result<Tensor, OpError> {
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            let tensor = Tensor::plain(&device.allocate(bytes.len())?, 0, Format::F32, &[values.len()]);
+            device.upload(&tensor, &bytes)?;
+            Ok(tensor)
+        };
+        let on_device = |values: Vec<f32>| {
+            frequencies(&values).map_err(|source| LoadError::Device { tensor: "rotary frequencies".to_owned(), source })
+        };
+        let window_frequencies = on_device(rope::window_frequencies(&config))?;
+        let compressed_frequencies = on_device(rope::compressed_frequencies(&config))?;
+        let arena = Arena::new(device.clone());
+        let model =
+            Self { device, config, numerics, weights, engram, window_frequencies, compressed_frequencies, arena };
+        Ok((model, warnings))
+    }
+
+    /// Configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Numerics.
+    pub fn numerics(&self) -> &Numerics {
+        &self.numerics
+    }
+
+    /// The device that the model lives on.
+    pub fn device(&self) -> &Rc<dyn Device> {
+        &self.device
+    }
+
+    /// Temporary memory of the steps, for reports and for the poison switch of tests.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Runs the rows of a step and returns their logits, `[logit_rows.len(), vocab]` F32, valid until the next step.
+    /// Caches are read and extended. The results of a request do not depend on the others, nor on how its tokens are
+    /// divided into steps.
+    ///
+    /// # Errors
+    /// The device reports a fault; the caches of these requests are then undefined.
+    ///
+    /// # Panics
+    /// If a request has no tokens, a token or slot or page that does not exist, or too few pages.
+    pub fn step(
+        &self,
+        cache: &KvCache,
+        requests: &[RequestRows<'_>],
+        logit_rows: &[usize],
+        probe: Option<&mut dyn Probe>,
+    ) -> Result<Tensor, OpError> {
+        self.assert_valid(cache, requests);
+        self.arena.rewind(self.arena.start());
+        let device = self.device.as_ref();
+        let step = Step::upload(device, &self.arena, &self.config, cache, requests, logit_rows)?;
+        let run = Run { model: self, device, cache, step: &step, arena: &self.arena };
+        run.forward(probe)
+    }
+
+    fn assert_valid(&self, cache: &KvCache, requests: &[RequestRows<'_>]) {
+        for request in requests {
+            assert!(!request.tokens.is_empty(), "a request of a step has at least one row");
+            assert!(
+                request.tokens.iter().all(|&t| (t as usize) < self.config.vocab_size),
+                "token ids are below the vocabulary"
+            );
+            assert!(request.slot < cache.slots(), "state slot {} of {}", request.slot, cache.slots());
+            assert!(request.pages.iter().all(|&p| (p as usize) < cache.pages()), "pages are below {}", cache.pages());
+            let needed = KvCache::pages_for(request.start + request.tokens.len());
+            assert!(request.pages.len() >= needed, "{} pages for {needed}", request.pages.len());
+        }
+    }
+}
+
+/// A step in progress.
+struct Run<'a> {
+    model: &'a Model,
+    device: &'a dyn Device,
+    cache: &'a KvCache,
+    step: &'a Step,
+    arena: &'a Arena,
+}
+
+impl Run<'_> {
+    fn forward(&self, mut probe: Option<&mut dyn Probe>) -> Result<Tensor, OpError> {
+        let (config, weights, rows) = (&self.model.config, &self.model.weights, self.step.rows);
+        let (copies, width) = (config.hc_mult, config.hidden_size);
+        let mut see = |name: &dyn Fn() -> String, tensor: &Tensor| match probe.as_deref_mut() {
+            Some(probe) => probe.visit(&name(), self.device, tensor),
+            None => Ok(()),
+        };
+
+        // What outlives a layer comes first; the rest of the arena is used again by every layer.
+        let stream = self.activation(&[rows, copies, width])?;
+        let pre = self.arena.tensor(Format::F32, &[rows, copies])?;
+        let engram_rows = self.engram_rows()?;
+        let mut selections = Selections::new(self)?;
+        self.device.gather(&Gather {
+            table: &weights.embed,
+            index: &self.step.token_ids,
+            repeat: copies as u32,
+            out: &stream,
+        })?;
+
+        let layer_start = self.arena.mark();
+        for (index, layer) in weights.layers.iter().enumerate() {
+            self.arena.rewind(layer_start);
+            let at = |what: &'static str| move || format!("layers.{index}.{what}");
+            if let Some(engram) = &layer.engram {
+                self.engram(index, engram, engram_rows.as_ref(), &stream)?;
+            }
+            see(&at("stream_in"), &stream)?;
+            let pre_in = if index == 0 { &self.step.first_pre } else { &pre };
+            see(&at("pre"), pre_in)?;
+
+            let attn_mix = self.hc_mix(&layer.hc_attn, &stream)?;
+            let x = self.collapse_and_norm(&stream, pre_in, &layer.attn_norm)?;
+            see(&at("attn.in"), &x)?;
+            let y = self.attention(index, &layer.attention, &x, &mut selections)?;
+            if config.is_index_source(index)
+                && let Some(positions) = selections.positions(index)
+            {
+                see(&at("topk"), positions)?;
+            }
+            see(&at("attn.out"), &y)?;
+            self.hc_expand(&stream, &y, &attn_mix)?;
+
+            let ffn_mix = self.hc_mix(&layer.hc_ffn, &stream)?;
+            let x = self.collapse_and_norm(&stream, &attn_mix.pre, &layer.ffn_norm)?;
+            see(&at("ffn.in"), &x)?;
+            let y = self.moe(&layer.moe, &x)?;
+            see(&at("ffn.out"), &y)?;
+            self.hc_expand(&stream, &y, &ffn_mix)?;
+            self.keep_pre(&ffn_mix.pre, &pre)?;
+        }
+
+        self.arena.rewind(layer_start);
+        let x = self.collapse_and_norm(&stream, &pre, &weights.norm)?;
+        see(&|| "final_norm".to_owned(), &x)?;
+        let wanted = self.step.logit_rows.dim(0);
+        let last = self.activation(&[wanted, width])?;
+        self.device.gather(&Gather { table: &x, index: &self.step.logit_rows, repeat: 1, out: &last })?;
+        let logits = self.arena.tensor(Format::F32, &[wanted, config.vocab_size])?;
+        self.device.linear(&Linear { x: &last, weight: &weights.head, groups: 1, out: &logits })?;
+        Ok(logits)
+    }
+
+    /// A temporary in the stream's dtype.
+    fn activation(&self, shape: &[usize]) -> Result<Tensor, OpError> {
+        self.arena.tensor(self.model.numerics.stream, shape)
+    }
+
+    /// `x weight^T` in the stream's dtype, where the released weight is quantised: the input is rounded to FP8 when the
+    /// numerics say so, also for a checkpoint that stores this weight otherwise.
+    fn linear(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, OpError> {
+        self.linear_plain(&self.linear_input(x)?, weight, self.model.numerics.stream)
+    }
+
+    /// `x weight^T` without rounding the input.
+    fn linear_plain(&self, x: &Tensor, weight: &Tensor, out: Format) -> Result<Tensor, OpError> {
+        let out = self.arena.tensor(out, &[x.dim(0), weight.dim(0)])?;
+        self.device.linear(&Linear { x, weight, groups: 1, out: &out })?;
+        Ok(out)
+    }
+
+    /// The input of a linear whose released weight is quantised.
+    fn linear_input(&self, x: &Tensor) -> Result<Tensor, OpError> {
+        if self.model.numerics.fp8_inputs { self.quantize(x, Format::Fp8Row32) } else { Ok(x.clone()) }
+    }
+
+    fn quantize(&self, x: &Tensor, format: Format) -> Result<Tensor, OpError> {
+        let out = self.arena.tensor(format, &[x.dim(0), x.dim(1)])?;
+        self.device.quantize(&Quantize { x, out: &out })?;
+        Ok(out)
+    }
+
+    fn rms_norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, OpError> {
+        let out = self.activation(&[x.dim(0), x.dim(1)])?;
+        self.device.rms_norm(&RmsNorm { x, weight, eps: self.model.config.rms_norm_eps, out: &out })?;
+        Ok(out)
+    }
+
+    /// Rotates `x`, rows of `heads` vectors side by side, in place.
+    fn rope(&self, x: &Tensor, heads: usize, positions: &Tensor, freqs: &Tensor, inverse: bool) -> Result<(), OpError> {
+        let vectors = x.reshape(&[x.dim(0), heads, x.dim(1) / heads]);
+        self.device.rope(&Rope { x: &vectors, positions, freqs, inverse: u32::from(inverse) })
+    }
+}

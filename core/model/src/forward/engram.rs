@@ -1,0 +1,168 @@
+//! Engram: rows of large tables, looked up by hashes of the last tokens and added to the stream through a gate.
+
+use std::rc::Rc;
+
+use deepinfer_ops::args::{EngramGate, EngramGather, EngramHash};
+use deepinfer_ops::traits::EngramOps;
+use deepinfer_ops::{Device, Format, OpError, Tensor};
+
+use super::Run;
+use crate::checkpoint::Checkpoint;
+use crate::config::ModelConfig;
+use crate::engram_constants::{EngramConstants, EngramParams};
+use crate::engram_token_map::EngramTokenMap;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{EngramWeights, LoadError};
+
+/// The hash of the n-grams, on the device.
+pub(super) struct EngramTables {
+    token_map: Tensor,
+    multipliers: Tensor,
+    primes: Tensor,
+    offsets: Tensor,
+    pad: i32,
+}
+
+impl EngramTables {
+    /// Takes the token map and the constants from the checkpoint, or derives what is not there; `None` without Engram
+    /// layers.
+    pub(super) fn load(
+        device: &Rc<dyn Device>,
+        checkpoint: &Checkpoint,
+        config: &ModelConfig,
+    ) -> Result<Option<Self>, LoadError> {
+        if config.engram_layer_ids.is_empty() {
+            return Ok(None);
+        }
+        let origin = checkpoint.origin();
+        let wrong = |file: &str, e: &dyn std::fmt::Display| LoadError::Engram(format!("{origin}, {file}: {e}"));
+
+        let map = match checkpoint.file("engram_token_map.json")? {
+            Some(bytes) => EngramTokenMap::from_json(&bytes).map_err(|e| wrong("engram_token_map.json", &e))?,
+            None => match checkpoint.file("tokenizer.json")? {
+                Some(bytes) => {
+                    let tokenizer =
+                        Tokenizer::from_bytes(&bytes, config.bos_token_id).map_err(|e| wrong("tokenizer.json", &e))?;
+                    EngramTokenMap::derive(&tokenizer)
+                }
+                None => {
+                    let problem =
+                        "holds neither engram_token_map.json nor tokenizer.json; Engram layers need one of them";
+                    return Err(LoadError::Engram(format!("{origin} {problem}")));
+                }
+            },
+        };
+        map.check(config.vocab_size, config.engram_compressed_vocab_size).map_err(|e| wrong("Engram token map", &e))?;
+
+        let derived = EngramConstants::derive(&EngramParams {
+            layer_ids: config.engram_layer_ids.clone(),
+            max_ngram_size: config.engram_max_ngram_size,
+            vocab_size: config.engram_vocab_size,
+            n_heads: config.engram_n_heads,
+            compressed_vocab_size: config.engram_compressed_vocab_size,
+            pad_compressed_id: map.get(config.engram_pad_token_id).unwrap_or(0),
+        })
+        .map_err(|e| wrong("config.json", &e))?;
+        if let Some(bytes) = checkpoint.file("engram_constants.json")? {
+            let stored = EngramConstants::from_json(&bytes).map_err(|e| wrong("engram_constants.json", &e))?;
+            stored.check_against(&derived).map_err(|e| wrong("engram_constants.json", &e))?;
+        }
+        for ((&rows, addressed), layer) in
+            config.engram_num_embeddings.iter().zip(derived.table_rows()).zip(&config.engram_layer_ids)
+        {
+            if (rows as i64) < addressed {
+                return Err(LoadError::Engram(format!(
+                    "{origin}: the table of layer {layer} has {rows} rows, but its hashes address {addressed}"
+                )));
+            }
+        }
+
+        let upload = |what: &str, format: Format, shape: &[usize], bytes: Vec<u8>| {
+            let copy = || {
+                let tensor = Tensor::plain(&device.allocate(bytes.len())?, 0, format, shape);
+                device.upload(&tensor, &bytes)?;
+                Ok(tensor)
+            };
+            copy().map_err(|source| LoadError::Device { tensor: what.to_owned(), source })
+        };
+        let longs = |values: &mut dyn Iterator<Item = i64>| values.flat_map(i64::to_le_bytes).collect::<Vec<u8>>();
+        let (layers, columns) = (config.engram_layer_ids.len(), config.engram_columns());
+        let ids: Vec<u8> = map.as_slice().iter().flat_map(|&id| (id as i32).to_le_bytes()).collect();
+        Ok(Some(Self {
+            token_map: upload("Engram token map", Format::I32, &[map.as_slice().len()], ids)?,
+            multipliers: upload(
+                "Engram multipliers",
+                Format::I64,
+                &[layers, config.engram_max_ngram_size],
+                longs(&mut derived.multipliers.iter().flatten().copied()),
+            )?,
+            primes: upload(
+                "Engram primes",
+                Format::I64,
+                &[layers, columns],
+                longs(&mut derived.primes.iter().flatten().flatten().copied()),
+            )?,
+            offsets: upload(
+                "Engram offsets",
+                Format::I64,
+                &[layers, columns],
+                longs(&mut derived.offsets.iter().flatten().copied()),
+            )?,
+            pad: derived.pad as i32,
+        }))
+    }
+}
+
+impl Run<'_> {
+    /// Table rows of every token for all Engram layers, `[layers, T, columns]`. They depend on ids alone, so they are
+    /// known before the first layer runs.
+    pub(super) fn engram_rows(&self) -> Result<Option<Tensor>, OpError> {
+        let (Some(tables), Some(history)) = (&self.model.engram, &self.cache.history) else {
+            return Ok(None);
+        };
+        let config = &self.model.config;
+        let shape = [config.engram_layer_ids.len(), self.step.rows, config.engram_columns()];
+        let rows = self.arena.tensor(Format::I32, &shape)?;
+        self.device.engram_hash(&EngramHash {
+            token_ids: &self.step.token_ids,
+            token_map: &tables.token_map,
+            image_mask: self.step.image_mask.as_ref(),
+            history,
+            request_start: &self.step.request_start,
+            state_slot: &self.step.state_slot,
+            pad: tables.pad,
+            multipliers: &tables.multipliers,
+            primes: &tables.primes,
+            offsets: &tables.offsets,
+            rows: &rows,
+        })?;
+        Ok(Some(rows))
+    }
+
+    /// Adds the looked-up value to the stream.
+    pub(super) fn engram(
+        &self,
+        layer: usize,
+        weights: &EngramWeights,
+        rows: Option<&Tensor>,
+        stream: &Tensor,
+    ) -> Result<(), OpError> {
+        let config = &self.model.config;
+        let (Some(rows), Some(slot)) = (rows, config.engram_slot(layer)) else {
+            return Ok(());
+        };
+        let columns = config.engram_columns();
+        let rows = rows.rows(slot, 1).reshape(&[self.step.rows, columns]);
+        let looked_up = self.activation(&[self.step.rows, columns * config.engram_head_dim])?;
+        self.device.engram_gather(&EngramGather { table: &weights.table, rows: &rows, out: &looked_up })?;
+        let kv = self.linear(&looked_up, &weights.wkv)?;
+        self.device.engram_gate(&EngramGate {
+            x: stream,
+            kv: &kv,
+            q_weight: &weights.q_weight,
+            k_weight: &weights.k_weight,
+            image_mask: self.step.image_mask.as_ref(),
+            eps: config.rms_norm_eps,
+        })
+    }
+}

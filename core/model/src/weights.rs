@@ -1,0 +1,324 @@
+//! The text model's tensors on the device, in the formats in which they are stored.
+
+use std::rc::Rc;
+
+use deepinfer_ops::{Allocation, Device, Format, OpError, Tensor};
+
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, Storage, StoredDtype, StoredTensor, reject_nan_scales, tensor_specs,
+};
+use crate::config::ModelConfig;
+
+/// Alignment of every tensor on the device.
+const ALIGN: usize = 256;
+
+/// Why weights could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The checkpoint is at fault.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The device is at fault.
+    #[error("loading {tensor}: {source}")]
+    Device {
+        /// Tensor that was being loaded.
+        tensor: String,
+        /// What the device said.
+        source: OpError,
+    },
+    /// The Engram tables and the hash constants do not fit each other.
+    #[error("{0}")]
+    Engram(String),
+}
+
+/// All tensors of the text model.
+pub(crate) struct Weights {
+    pub(crate) embed: Tensor,
+    pub(crate) norm: Tensor,
+    pub(crate) head: Tensor,
+    pub(crate) layers: Vec<LayerWeights>,
+}
+
+pub(crate) struct LayerWeights {
+    pub(crate) attn_norm: Tensor,
+    pub(crate) ffn_norm: Tensor,
+    pub(crate) hc_attn: HyperConnectionWeights,
+    pub(crate) hc_ffn: HyperConnectionWeights,
+    pub(crate) attention: AttentionWeights,
+    pub(crate) moe: MoeWeights,
+    pub(crate) engram: Option<EngramWeights>,
+}
+
+pub(crate) struct HyperConnectionWeights {
+    pub(crate) projection: Tensor,
+    pub(crate) base: Tensor,
+    pub(crate) scale: Tensor,
+}
+
+pub(crate) struct AttentionWeights {
+    pub(crate) wq_a: Tensor,
+    pub(crate) q_norm: Tensor,
+    pub(crate) wq_b: Tensor,
+    pub(crate) wkv: Tensor,
+    pub(crate) kv_norm: Tensor,
+    pub(crate) sink: Tensor,
+    pub(crate) wo_a: Tensor,
+    pub(crate) wo_b: Tensor,
+    /// On KV sources.
+    pub(crate) compressor: Option<CompressorWeights>,
+    /// On index sources.
+    pub(crate) indexer: Option<IndexerWeights>,
+}
+
+pub(crate) struct CompressorWeights {
+    pub(crate) wkv: Tensor,
+    /// Where several tokens are pooled.
+    pub(crate) wgate: Option<Tensor>,
+    pub(crate) norm: Tensor,
+    pub(crate) key_projection: Tensor,
+    pub(crate) key_norm: Tensor,
+}
+
+pub(crate) struct IndexerWeights {
+    pub(crate) wq_b: Tensor,
+    pub(crate) head_weights: Tensor,
+}
+
+pub(crate) struct MoeWeights {
+    pub(crate) gate: Tensor,
+    pub(crate) bias: Tensor,
+    pub(crate) bias_vl: Option<Tensor>,
+    pub(crate) w1: Vec<Tensor>,
+    pub(crate) w2: Vec<Tensor>,
+    pub(crate) w3: Vec<Tensor>,
+    pub(crate) shared_w1: Tensor,
+    pub(crate) shared_w2: Tensor,
+    pub(crate) shared_w3: Tensor,
+}
+
+pub(crate) struct EngramWeights {
+    pub(crate) table: Tensor,
+    pub(crate) wkv: Tensor,
+    pub(crate) q_weight: Tensor,
+    pub(crate) k_weight: Tensor,
+}
+
+impl Weights {
+    /// Copies the text model's tensors to the device, group by group; `progress` is told the bytes done and the total.
+    /// The checkpoint was verified against `config`.
+    pub(crate) fn load(
+        device: &Rc<dyn Device>,
+        checkpoint: &Checkpoint,
+        config: &ModelConfig,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
+        let total = tensor_specs(config)
+            .iter()
+            .filter(|spec| is_text(&spec.name))
+            .filter_map(|spec| checkpoint.get(&spec.name))
+            .map(|stored| stored.bytes.len() as u64)
+            .sum();
+        let mut loader = Loader { device, checkpoint, config, slab: None, done: 0, total, progress };
+        let specs = tensor_specs(config);
+
+        loader.reserve(specs.iter().map(|s| s.name.as_str()).filter(|n| is_text(n) && !n.starts_with("layers.")))?;
+        let embed = loader.tensor("embed.weight")?;
+        let norm = loader.tensor("norm.weight")?;
+        let head = loader.tensor("head.weight")?;
+        let mut layers = Vec::with_capacity(config.num_hidden_layers);
+        for layer in 0..config.num_hidden_layers {
+            let prefix = format!("layers.{layer}.");
+            loader.reserve(specs.iter().map(|s| s.name.as_str()).filter(|n| n.starts_with(&prefix)))?;
+            layers.push(loader.layer(layer)?);
+        }
+        Ok(Self { embed, norm, head, layers })
+    }
+}
+
+/// Whether the text path needs a tensor: not the draft stages, not vision.
+fn is_text(name: &str) -> bool {
+    name.starts_with("layers.") || matches!(name, "embed.weight" | "norm.weight" | "head.weight")
+}
+
+struct Loader<'a> {
+    device: &'a Rc<dyn Device>,
+    checkpoint: &'a Checkpoint,
+    config: &'a ModelConfig,
+    /// Memory of the present group, and the bytes of it that are taken.
+    slab: Option<(Allocation, usize)>,
+    done: u64,
+    total: u64,
+    progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl<'a> Loader<'a> {
+    /// Takes device memory for a group of tensors at once: a model has a hundred thousand of them.
+    fn reserve<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> Result<(), LoadError> {
+        let mut first = String::new();
+        let mut bytes = 0;
+        for name in names {
+            if let Some(stored) = self.checkpoint.get(name) {
+                // Small BF16 vectors that an op wants as F32 are widened.
+                let room = if is_f32_vector(name) { stored.bytes.len() * 2 } else { stored.bytes.len() };
+                bytes += room.next_multiple_of(ALIGN);
+                if first.is_empty() {
+                    name.clone_into(&mut first);
+                }
+            }
+        }
+        let memory = self.device.allocate(bytes).map_err(|source| LoadError::Device { tensor: first, source })?;
+        self.slab = Some((memory, 0));
+        Ok(())
+    }
+
+    fn layer(&mut self, layer: usize) -> Result<LayerWeights, LoadError> {
+        let config = self.config;
+        let name = |suffix: &str| format!("layers.{layer}.{suffix}");
+        let hyper = |loader: &mut Self, kind: &str| {
+            Ok::<_, LoadError>(HyperConnectionWeights {
+                projection: loader.tensor(&name(&format!("hc_{kind}_fn")))?,
+                base: loader.tensor(&name(&format!("hc_{kind}_base")))?,
+                scale: loader.tensor(&name(&format!("hc_{kind}_scale")))?,
+            })
+        };
+        let compressor = if config.is_kv_source(layer) {
+            let pools = config.compress_ratios[layer] > 1;
+            Some(CompressorWeights {
+                wkv: self.tensor(&name("attn.compressor.wkv.weight"))?,
+                wgate: pools.then(|| self.tensor(&name("attn.compressor.wgate.weight"))).transpose()?,
+                norm: self.tensor(&name("attn.compressor.norm.weight"))?,
+                key_projection: self.tensor(&name("attn.indexer.wk.weight"))?,
+                key_norm: self.tensor(&name("attn.indexer.k_norm.weight"))?,
+            })
+        } else {
+            None
+        };
+        let indexer = if config.is_index_source(layer) {
+            Some(IndexerWeights {
+                wq_b: self.tensor(&name("attn.indexer.wq_b.weight"))?,
+                head_weights: self.tensor(&name("attn.indexer.weights_proj.weight"))?,
+            })
+        } else {
+            None
+        };
+        let experts = |loader: &mut Self, matrix: &str| {
+            (0..config.n_routed_experts)
+                .map(|e| loader.tensor(&name(&format!("ffn.experts.{e}.{matrix}.weight"))))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let engram = match config.engram_slot(layer) {
+            None => None,
+            Some(_) => Some(EngramWeights {
+                table: self.tensor(&name("engram.embed.weight"))?,
+                wkv: self.tensor(&name("engram.wkv.weight"))?,
+                q_weight: self.tensor(&name("engram.q_weight"))?,
+                k_weight: self.tensor(&name("engram.k_weight"))?,
+            }),
+        };
+        Ok(LayerWeights {
+            attn_norm: self.tensor(&name("attn_norm.weight"))?,
+            ffn_norm: self.tensor(&name("ffn_norm.weight"))?,
+            hc_attn: hyper(self, "attn")?,
+            hc_ffn: hyper(self, "ffn")?,
+            attention: AttentionWeights {
+                wq_a: self.tensor(&name("attn.wq_a.weight"))?,
+                q_norm: self.tensor(&name("attn.q_norm.weight"))?,
+                wq_b: self.tensor(&name("attn.wq_b.weight"))?,
+                wkv: self.tensor(&name("attn.wkv.weight"))?,
+                kv_norm: self.tensor(&name("attn.kv_norm.weight"))?,
+                sink: self.tensor(&name("attn.attn_sink"))?,
+                wo_a: self.tensor(&name("attn.wo_a.weight"))?,
+                wo_b: self.tensor(&name("attn.wo_b.weight"))?,
+                compressor,
+                indexer,
+            },
+            moe: MoeWeights {
+                gate: self.tensor(&name("ffn.gate.weight"))?,
+                bias: self.tensor(&name("ffn.gate.bias"))?,
+                bias_vl: config.has_vision().then(|| self.tensor(&name("ffn.gate.bias_vl"))).transpose()?,
+                w1: experts(self, "w1")?,
+                w2: experts(self, "w2")?,
+                w3: experts(self, "w3")?,
+                shared_w1: self.tensor(&name("ffn.shared_experts.w1.weight"))?,
+                shared_w2: self.tensor(&name("ffn.shared_experts.w2.weight"))?,
+                shared_w3: self.tensor(&name("ffn.shared_experts.w3.weight"))?,
+            },
+            engram,
+        })
+    }
+
+    /// Copies one tensor, with its scales, to the present group's memory.
+    fn tensor(&mut self, name: &str) -> Result<Tensor, LoadError> {
+        let stored = self.stored(name);
+        let shape: Vec<usize> = stored.shape.iter().map(|&e| e as usize).collect();
+        let format = match (stored.dtype, storage_of(name)) {
+            (StoredDtype::F32, _) => Format::F32,
+            (StoredDtype::Bf16, _) => Format::Bf16,
+            (StoredDtype::I8, _) => Format::Fp4Row32,
+            (_, Storage::Fp8Row) => Format::Fp8Row32,
+            _ => Format::Fp8Tile32,
+        };
+        if is_f32_vector(name) && format == Format::Bf16 {
+            return self.widened(name, &stored, &shape);
+        }
+        let (memory, at) = self.take(stored.bytes.len());
+        let tensor = if format.scale().is_none() {
+            let tensor = Tensor::plain(&memory, at, format, &shape);
+            self.copy(name, &tensor, stored.bytes)?;
+            tensor
+        } else {
+            let mut logical = shape;
+            if format == Format::Fp4Row32 {
+                logical[1] *= 2;
+            }
+            let scale_name = format!("{}.scale", name.strip_suffix(".weight").unwrap_or(name));
+            let scales = self.stored(&scale_name);
+            reject_nan_scales(&scale_name, scales.bytes)?;
+            let (scale_memory, scale_at) = self.take(scales.bytes.len());
+            let tensor = Tensor::quantized((&memory, at), (&scale_memory, scale_at), format, &logical);
+            self.copy(name, &tensor, stored.bytes)?;
+            self.copy(&scale_name, &tensor.scale_as_bytes(), scales.bytes)?;
+            tensor
+        };
+        Ok(tensor)
+    }
+
+    /// A BF16 vector as F32.
+    fn widened(&mut self, name: &str, stored: &StoredTensor<'_>, shape: &[usize]) -> Result<Tensor, LoadError> {
+        let wide: Vec<u8> = stored.bytes.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect();
+        let (memory, at) = self.take(wide.len());
+        let tensor = Tensor::plain(&memory, at, Format::F32, shape);
+        self.copy(name, &tensor, &wide)?;
+        Ok(tensor)
+    }
+
+    fn stored(&self, name: &str) -> StoredTensor<'a> {
+        let checkpoint: &'a Checkpoint = self.checkpoint;
+        checkpoint.get(name).unwrap_or_else(|| panic!("{name} is in the layout that was verified"))
+    }
+
+    fn take(&mut self, bytes: usize) -> (Allocation, usize) {
+        let (memory, taken) = self.slab.as_mut().expect("a group was reserved");
+        let at = *taken;
+        *taken = (at + bytes).next_multiple_of(ALIGN);
+        (memory.clone(), at)
+    }
+
+    fn copy(&mut self, name: &str, tensor: &Tensor, bytes: &[u8]) -> Result<(), LoadError> {
+        self.device.upload(tensor, bytes).map_err(|source| LoadError::Device { tensor: name.to_owned(), source })?;
+        self.checkpoint.release(name);
+        self.done += bytes.len() as u64;
+        (self.progress)(self.done, self.total);
+        Ok(())
+    }
+}
+
+/// Storage of a quantised weight, from its name alone.
+fn storage_of(name: &str) -> Storage {
+    if name.ends_with("engram.embed.weight") { Storage::Fp8Row } else { Storage::Fp8Tile }
+}
+
+/// Vectors that ops take as F32 only. They are small, so that a checkpoint in BF16 costs nothing to widen.
+fn is_f32_vector(name: &str) -> bool {
+    ["_base", "_scale", "attn_sink", "gate.bias", "gate.bias_vl"].iter().any(|suffix| name.ends_with(suffix))
+}
