@@ -1,0 +1,236 @@
+//! A loaded backend: its identity, its devices and its table of op implementations.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use deepinfer_plugin_api::abi::{
+    DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY, DiBackend, DiDeviceInfo, DiOpEntry,
+    DiRuntimeApi,
+};
+use serde::Serialize;
+
+use crate::raw::{blank, read_text_lossy, take_error};
+
+/// A plugin after the handshake. It stays loaded as long as the process.
+pub struct LoadedBackend {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) build: String,
+    pub(crate) path: PathBuf,
+    pub(crate) abi: (u16, u16),
+    pub(crate) raw: *mut DiBackend,
+    /// Every function is present: `load` refuses a table with a gap.
+    pub(crate) runtime: DiRuntimeApi,
+    pub(crate) ops: Vec<OpImpl>,
+}
+
+// SAFETY: `raw` is only passed back to the plugin, whose table takes calls of `device_*`, `alloc` and `free_` from any
+// thread; streams are confined to one thread at a time by `OpenDevice`.
+unsafe impl Send for LoadedBackend {}
+// SAFETY: as above.
+unsafe impl Sync for LoadedBackend {}
+
+/// Calls a function of the runtime table; evaluates to its result.
+macro_rules! call {
+    ($backend:expr, $function:ident $(, $argument:expr)*) => {
+        ($backend.runtime.$function.expect("`load` refuses tables with gaps"))($backend.raw $(, $argument)*)
+    };
+}
+pub(crate) use call;
+
+/// One implementation of one op.
+pub struct OpImpl {
+    pub(crate) name: String,
+    pub(crate) impl_name: String,
+    pub(crate) entry: DiOpEntry,
+}
+
+impl OpImpl {
+    /// Name of the op.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name of this implementation within the backend.
+    pub fn impl_name(&self) -> &str {
+        &self.impl_name
+    }
+
+    /// Catalogue id of the op.
+    pub fn op_id(&self) -> u32 {
+        self.entry.op_id
+    }
+
+    /// Version of the op.
+    pub fn version(&self) -> u32 {
+        self.entry.op_version
+    }
+
+    /// Among several implementations the largest is tried first.
+    pub fn priority(&self) -> i32 {
+        self.entry.priority
+    }
+}
+
+/// What a device is.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceInfo {
+    /// Number within the backend.
+    pub index: u32,
+    /// Marketing name.
+    pub name: String,
+    /// Architecture.
+    pub arch: String,
+    /// `DI_DEVICE_*`.
+    pub device_type: i32,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Multiprocessors, AI cores or CPU threads.
+    pub compute_units: u32,
+    /// PCI vendor id, or 0.
+    pub pci_vendor: u32,
+    /// NUMA node, or -1.
+    pub numa_node: i32,
+}
+
+impl DeviceInfo {
+    /// Whether this is the host's own processor.
+    pub fn is_cpu(&self) -> bool {
+        self.device_type == DI_DEVICE_CPU
+    }
+}
+
+/// An error that a plugin returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginError {
+    /// `DI_E_*`.
+    pub code: i32,
+    /// `DI_EF_*` bits.
+    pub flags: u32,
+    /// Code of the vendor's library, or 0.
+    pub vendor_code: i32,
+    /// A sentence.
+    pub message: String,
+    /// `backend/op`.
+    pub origin: String,
+}
+
+impl PluginError {
+    /// Whether the device is unusable from now on.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self.code, DI_E_DEVICE_LOST | DI_E_PANIC) || self.flags & (DI_EF_STICKY | DI_EF_POISONED) != 0
+    }
+}
+
+impl fmt::Display for PluginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.message.is_empty() {
+            write!(f, "error code {} without a message", self.code)?;
+        } else {
+            f.write_str(&self.message)?;
+        }
+        if self.vendor_code != 0 {
+            write!(f, " (code {} of the vendor's library)", self.vendor_code)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PluginError {}
+
+impl LoadedBackend {
+    /// Name by which users select it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Version of the plugin.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Toolchain and build, in the plugin's words.
+    pub fn build(&self) -> &str {
+        &self.build
+    }
+
+    /// File.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Major and minor of the ABI that both sides agreed on; the minor is the plugin's.
+    pub fn abi(&self) -> (u16, u16) {
+        self.abi
+    }
+
+    /// Implementations, in the order of the plugin's table.
+    pub fn ops(&self) -> &[OpImpl] {
+        &self.ops
+    }
+
+    /// Number of devices; opens none.
+    ///
+    /// # Errors
+    /// The plugin's reason why there is none: no driver, for example.
+    pub fn device_count(&self) -> Result<u32, PluginError> {
+        let mut count = 0;
+        // SAFETY: `raw` is the plugin's and `count` is writable.
+        unsafe { take_error(call!(self, device_count, &raw mut count)) }.map_or(Ok(count), Err)
+    }
+
+    /// Describes every device; opens none.
+    ///
+    /// # Errors
+    /// As [`LoadedBackend::device_count`].
+    pub fn device_infos(&self) -> Result<Vec<DeviceInfo>, PluginError> {
+        (0..self.device_count()?).map(|index| self.device_info(index)).collect()
+    }
+
+    /// Describes one device.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn device_info(&self, index: u32) -> Result<DeviceInfo, PluginError> {
+        let mut info: DiDeviceInfo = blank();
+        // SAFETY: `raw` is the plugin's, and `info` says how many bytes of it may be written.
+        if let Some(error) = unsafe { take_error(call!(self, device_info, index, &raw mut info)) } {
+            return Err(error);
+        }
+        // SAFETY: the header says that the texts live as long as the backend.
+        let (name, arch) = unsafe { (read_text_lossy(info.name), read_text_lossy(info.arch)) };
+        Ok(DeviceInfo {
+            index,
+            name,
+            arch,
+            device_type: info.device_type,
+            memory_bytes: info.total_bytes,
+            compute_units: info.compute_units,
+            pci_vendor: info.pci_vendor,
+            numa_node: info.numa_node,
+        })
+    }
+}
+
+impl fmt::Debug for LoadedBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({})", self.name, self.version, self.path.display())
+    }
+}
+
+/// Ops of a profile for which the backend has no implementation of the catalogue's version.
+///
+/// # Panics
+/// If the catalogue has no such profile.
+pub fn missing_ops(backend: &LoadedBackend, profile: &str) -> Vec<&'static str> {
+    let required =
+        deepinfer_plugin_api::profile(profile).unwrap_or_else(|| panic!("the catalogue has no profile {profile:?}"));
+    let has = |name: &str| {
+        deepinfer_plugin_api::op_by_name(name).is_some_and(|info| {
+            backend.ops.iter().any(|op| op.entry.op_id == info.id && op.entry.op_version == info.version)
+        })
+    };
+    required.iter().copied().filter(|name| !has(name)).collect()
+}

@@ -1,0 +1,314 @@
+//! Opening a plugin file and shaking hands with it.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use deepinfer_plugin_api::abi::{
+    DI_ABI_MAJOR, DI_ABI_MINOR, DI_ENTRY_SYMBOL, DiBackendApi, DiEntryFn, DiEntryReply, DiEntryRequest, DiOpEntry,
+    DiRuntimeApi, DiStr,
+};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::backend::{LoadedBackend, OpImpl};
+use crate::host;
+use crate::raw::{lend_text, read_sized, read_text, read_text_lossy, take_error};
+
+/// Why a file is not a usable plugin.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is no such file.
+    #[error("{}: the file cannot be read: {reason}", path.display())]
+    Unreadable {
+        /// File.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// It is no shared library, or one that it needs is missing.
+    #[error("{}: it cannot be loaded as a shared library: {reason}", path.display())]
+    NotALibrary {
+        /// File.
+        path: PathBuf,
+        /// What the dynamic linker says.
+        reason: String,
+    },
+    /// It is a shared library of another kind.
+    #[error("{}: it is not a DeepInfer plugin: it exports no {DI_ENTRY_SYMBOL}", path.display())]
+    NotAPlugin {
+        /// File.
+        path: PathBuf,
+    },
+    /// It was built for another version of the boundary.
+    #[error(
+        "{}: the plugin speaks version {plugin} of the plugin ABI, the core version {core}; use a plugin that was built \
+         for this core{}", path.display(), quoted(said)
+    )]
+    Version {
+        /// File.
+        path: PathBuf,
+        /// What the plugin speaks or needs.
+        plugin: String,
+        /// What the core speaks.
+        core: String,
+        /// What the plugin said, or nothing.
+        said: String,
+    },
+    /// It declined to start.
+    #[error("{}: the plugin {name} refused to start: {reason}", path.display())]
+    Refused {
+        /// File.
+        path: PathBuf,
+        /// Name that it gave, or nothing.
+        name: String,
+        /// Its reason.
+        reason: String,
+    },
+    /// Its reply breaks the rules of the header.
+    #[error("{}: the plugin's reply is malformed: {problem}", path.display())]
+    Malformed {
+        /// File.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It is running already, with other options.
+    #[error(
+        "{}: the plugin is already loaded with the options {running:?} and cannot start again with {wanted:?}; start \
+         another process", path.display()
+    )]
+    OtherOptions {
+        /// File.
+        path: PathBuf,
+        /// Options that it was started with.
+        running: String,
+        /// Options asked for.
+        wanted: String,
+    },
+}
+
+fn quoted(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!(" (it said: {said})") }
+}
+
+/// What came of the one call of a plugin's entry.
+struct Outcome {
+    options: String,
+    result: Result<&'static LoadedBackend, LoadError>,
+}
+
+/// Plugins whose entry was called, by device and inode: the dynamic linker, too, takes equal files for one library
+/// whatever their paths, and an entry is called once per process.
+static CALLED: Mutex<Option<HashMap<(u64, u64), Outcome>>> = Mutex::new(None);
+
+/// Loads a plugin and calls its entry with `options` (`key=value&key=value`, possibly empty). A file that is loaded
+/// already gives the backend that it gave before.
+///
+/// The file's constructors run with all rights of this process: load only what you trust.
+///
+/// # Errors
+/// See [`LoadError`]; none of them affects other plugins.
+pub fn load(path: &Path, options: &str) -> Result<&'static LoadedBackend, LoadError> {
+    let unreadable = |e: std::io::Error| LoadError::Unreadable { path: path.to_owned(), reason: e.to_string() };
+    // An absolute path also keeps the dynamic linker from searching its own folders for a bare file name.
+    let path = &path.canonicalize().map_err(unreadable)?;
+    let meta = path.metadata().map_err(unreadable)?;
+    let identity = (meta.dev(), meta.ino());
+
+    let mut called = CALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    let called = called.get_or_insert_default();
+    if let Some(outcome) = called.get(&identity) {
+        if outcome.options != options && outcome.result.is_ok() {
+            let (running, wanted) = (outcome.options.clone(), options.to_owned());
+            return Err(LoadError::OtherOptions { path: path.clone(), running, wanted });
+        }
+        return outcome.result.clone();
+    }
+    let entry = open(path)?;
+    let result = shake_hands(path, entry, options).map(|backend| {
+        tracing::debug!("{backend:?} is loaded: {} op implementations", backend.ops.len());
+        &*Box::leak(Box::new(backend))
+    });
+    called.insert(identity, Outcome { options: options.to_owned(), result: result.clone() });
+    result
+}
+
+/// Maps the library and finds its entry.
+fn open(path: &Path) -> Result<DiEntryFn, LoadError> {
+    // SAFETY: loading runs constructors of the file, which is what loading a plugin means; `load` says so.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+        .map_err(|e| LoadError::NotALibrary { path: path.to_owned(), reason: linker_text(&e) })?;
+    // Never closed: the plugin may have started threads, and thread-local destructors of it may be pending.
+    let library = Box::leak(Box::new(library));
+    // SAFETY: the name is reserved for this type, in every version of the ABI.
+    let symbol = unsafe { library.get::<DiEntryFn>(DI_ENTRY_SYMBOL) };
+    symbol.map(|entry| *entry).map_err(|_| LoadError::NotAPlugin { path: path.to_owned() })
+}
+
+fn linker_text(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// Calls the entry and checks all that it returns.
+fn shake_hands(path: &Path, entry: DiEntryFn, options: &str) -> Result<LoadedBackend, LoadError> {
+    let request = DiEntryRequest {
+        struct_size: size_of::<DiEntryRequest>() as u32,
+        min_major: DI_ABI_MAJOR,
+        max_major: DI_ABI_MAJOR,
+        minor: DI_ABI_MINOR,
+        min_plugin_minor: 0,
+        reserved0: 0,
+        host: host::table(),
+        next: std::ptr::null(),
+        options: lend_text(options),
+        ext: std::ptr::null(),
+    };
+    let none = DiStr { ptr: std::ptr::null(), len: 0 };
+    let mut reply = DiEntryReply {
+        struct_size: size_of::<DiEntryReply>() as u32,
+        major: DI_ABI_MAJOR,
+        minor: 0,
+        min_core_minor: 0,
+        reserved0: 0,
+        flags: 0,
+        name: none,
+        version: none,
+        build: none,
+        api: std::ptr::null(),
+        error: std::ptr::null_mut(),
+    };
+    // SAFETY: the symbol has this type; both structs are complete and live for the call.
+    let code = unsafe { entry(&raw const request, &raw mut reply) };
+    // SAFETY: null, or an error object that the entry hands over.
+    let error = unsafe { take_error(reply.error) };
+
+    let said = error.as_ref().map(|e| e.message.clone()).unwrap_or_default();
+    let version = |plugin: String| LoadError::Version {
+        path: path.to_owned(),
+        plugin,
+        core: format!("{DI_ABI_MAJOR}.{DI_ABI_MINOR}"),
+        said: said.clone(),
+    };
+    // The head of the reply is the same in every major, so that this much can always be told.
+    if reply.major != DI_ABI_MAJOR {
+        return Err(version(format!("{}.{}", reply.major, reply.minor)));
+    }
+    if code == 0 && reply.min_core_minor > DI_ABI_MINOR {
+        return Err(version(format!("{}.{} or later", reply.major, reply.min_core_minor)));
+    }
+    if code != 0 || error.is_some() {
+        // SAFETY: a text of the reply, alive as long as the library, if it is set at all.
+        let name = unsafe { read_text_lossy(reply.name) };
+        let reason = error.map_or_else(|| format!("it gave no reason, only the code {code}"), |e| e.to_string());
+        return Err(LoadError::Refused { path: path.to_owned(), name, reason });
+    }
+    read_reply(path, &reply).map_err(|problem| LoadError::Malformed { path: path.to_owned(), problem })
+}
+
+/// The backend that a successful reply describes, or what is wrong with the description.
+fn read_reply(path: &Path, reply: &DiEntryReply) -> Result<LoadedBackend, String> {
+    // SAFETY: texts and tables of a successful reply live as long as the library, which is never unloaded.
+    unsafe {
+        let text = |what: &str, text: DiStr| read_text(text).map_err(|problem| format!("its {what} {problem}"));
+        let name = text("name", reply.name)?;
+        if name.is_empty() || name.contains(['/', ':', '?']) || name == "auto" {
+            return Err(format!("its name {name:?} cannot be selected: it is empty, \"auto\", or contains / : ?"));
+        }
+        let api = read_sized::<DiBackendApi>(reply.api).map_err(|problem| format!("the backend table {problem}"))?;
+        let runtime =
+            read_sized::<DiRuntimeApi>(api.runtime).map_err(|problem| format!("the runtime table {problem}"))?;
+        check_functions(&runtime)?;
+        Ok(LoadedBackend {
+            version: text("version", reply.version)?,
+            build: text("build", reply.build)?,
+            ops: read_ops(&api)?,
+            path: path.to_owned(),
+            abi: (reply.major, reply.minor),
+            raw: api.backend,
+            runtime,
+            name,
+        })
+    }
+}
+
+/// Refuses a runtime table with a gap. A plugin whose table is shorter than ours has gaps at its end.
+fn check_functions(runtime: &DiRuntimeApi) -> Result<(), String> {
+    macro_rules! absent {
+        ($($function:ident),* $(,)?) => {
+            [$((stringify!($function), runtime.$function.is_none())),*]
+        };
+    }
+    let missing: Vec<&str> = absent![
+        device_count,
+        device_info,
+        device_open,
+        device_close,
+        device_mem_info,
+        alloc,
+        free_,
+        stream_create,
+        stream_destroy,
+        stream_sync,
+        event_create,
+        event_destroy,
+        event_record,
+        event_wait,
+        event_query,
+        event_sync,
+        copy,
+        fill,
+    ]
+    .into_iter()
+    .filter_map(|(name, absent)| absent.then_some(name))
+    .collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("the runtime table lacks {}", missing.join(", "))) }
+}
+
+/// Copies the op table, entry by entry at the plugin's own stride.
+///
+/// # Safety
+/// `api.ops` has `n_ops` entries at a distance of `op_stride` bytes.
+unsafe fn read_ops(api: &DiBackendApi) -> Result<Vec<OpImpl>, String> {
+    let (count, stride) = (api.n_ops, api.op_stride);
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if api.ops.is_null() {
+        return Err(format!("{count} op entries are at no address"));
+    }
+    if stride % align_of::<DiOpEntry>() != 0 || count.checked_mul(stride).is_none_or(|b| b > isize::MAX as usize) {
+        return Err(format!("{count} op entries at a distance of {stride} bytes are impossible"));
+    }
+    (0..count)
+        .map(|index| {
+            // SAFETY: within the table by the caller's contract; the texts live as long as the library.
+            unsafe { read_op(api.ops.cast::<c_void>().byte_add(index * stride).cast(), stride) }
+                .map_err(|problem| format!("op entry {index} of {count} {problem}"))
+        })
+        .collect()
+}
+
+/// # Safety
+/// `at` points to an entry whose `struct_size` bytes are readable.
+unsafe fn read_op(at: *const DiOpEntry, stride: usize) -> Result<OpImpl, String> {
+    // SAFETY: the same contract.
+    let entry = unsafe { read_sized(at) }?;
+    if entry.struct_size as usize > stride {
+        return Err(format!("has struct_size {}, but entries are {stride} bytes apart", entry.struct_size));
+    }
+    // SAFETY: texts of the entry live as long as the library.
+    let (name, impl_name) = unsafe { (read_text(entry.name), read_text(entry.impl_name)) };
+    let name = name.map_err(|problem| format!("has a name that {problem}"))?;
+    let impl_name = impl_name.map_err(|problem| format!("({name}) has an implementation name that {problem}"))?;
+    if entry.run.is_none() {
+        return Err(format!("({name}) has no run function"));
+    }
+    if entry.plan.is_some() != entry.plan_destroy.is_some() {
+        return Err(format!("({name}) has only one of plan and plan_destroy"));
+    }
+    Ok(OpImpl { name, impl_name, entry })
+}

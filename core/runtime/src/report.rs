@@ -1,0 +1,119 @@
+//! What is known of every candidate, for people and for JSON.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::backend::{DeviceInfo, LoadedBackend, missing_ops};
+use crate::load::load;
+use crate::{Runtime, TEXT_PROFILE};
+
+/// One candidate.
+#[derive(Clone, Debug, Serialize)]
+pub struct BackendReport {
+    /// File.
+    pub path: PathBuf,
+    /// What it is.
+    #[serde(flatten)]
+    pub state: BackendState,
+}
+
+/// What a candidate turned out to be.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum BackendState {
+    /// Not a usable plugin.
+    Refused {
+        /// Why, in one sentence that names the file.
+        reason: String,
+    },
+    /// A backend that started.
+    Loaded {
+        /// Name by which it is selected.
+        name: String,
+        /// Version.
+        version: String,
+        /// Toolchain and build.
+        build: String,
+        /// `major.minor` of the plugin ABI.
+        abi: String,
+        /// Devices; empty when there is none.
+        devices: Vec<DeviceInfo>,
+        /// Why there is no device.
+        no_device: Option<String>,
+        /// Op implementations.
+        ops: Vec<OpReport>,
+        /// Ops of the profile `v41-text` that it lacks.
+        missing_ops: Vec<String>,
+    },
+}
+
+/// One op implementation.
+#[derive(Clone, Debug, Serialize)]
+pub struct OpReport {
+    /// Op.
+    pub name: String,
+    /// Version.
+    pub version: u32,
+    /// Name of the implementation.
+    pub implementation: String,
+}
+
+impl Runtime {
+    /// Loads every candidate on the search path and reports on it.
+    pub fn report(&self) -> Vec<BackendReport> {
+        let state = |path: &PathBuf| match load(path, "") {
+            Ok(backend) => describe(backend),
+            Err(error) => BackendState::Refused { reason: error.to_string() },
+        };
+        self.search().candidates().into_iter().map(|path| BackendReport { state: state(&path), path }).collect()
+    }
+}
+
+fn describe(backend: &LoadedBackend) -> BackendState {
+    let (devices, no_device) = match backend.device_infos() {
+        Ok(devices) if devices.is_empty() => (devices, Some("it found none".to_owned())),
+        Ok(devices) => (devices, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    let op = |op: &crate::OpImpl| OpReport {
+        name: op.name().to_owned(),
+        version: op.version(),
+        implementation: op.impl_name().to_owned(),
+    };
+    let (major, minor) = backend.abi();
+    BackendState::Loaded {
+        name: backend.name().to_owned(),
+        version: backend.version().to_owned(),
+        build: backend.build().to_owned(),
+        abi: format!("{major}.{minor}"),
+        devices,
+        no_device,
+        ops: backend.ops().iter().map(op).collect(),
+        missing_ops: missing_ops(backend, TEXT_PROFILE).into_iter().map(str::to_owned).collect(),
+    }
+}
+
+impl fmt::Display for BackendReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BackendState::Loaded { name, version, abi, devices, no_device, ops, missing_ops, .. } = &self.state else {
+            let BackendState::Refused { reason } = &self.state else { unreachable!("two states") };
+            return writeln!(f, "refused: {reason}");
+        };
+        writeln!(f, "{name} {version} (plugin ABI {abi}, {})", self.path.display())?;
+        if let Some(reason) = no_device {
+            writeln!(f, "  no device: {reason}")?;
+        }
+        for device in devices {
+            let gib = device.memory_bytes as f64 / f64::from(1 << 30);
+            writeln!(f, "  device {}: {} ({}, {gib:.1} GiB)", device.index, device.name, device.arch)?;
+        }
+        let list: Vec<String> = ops.iter().map(|op| format!("{}@{}", op.name, op.version)).collect();
+        writeln!(f, "  {} op implementations{}{}", ops.len(), if ops.is_empty() { "" } else { ": " }, list.join(", "))?;
+        if !missing_ops.is_empty() {
+            writeln!(f, "  missing for {TEXT_PROFILE}: {}", missing_ops.join(", "))?;
+        }
+        Ok(())
+    }
+}
