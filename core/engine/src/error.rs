@@ -1,0 +1,93 @@
+//! Errors, by what the caller can do.
+
+use deepinfer_ops::OpError;
+
+/// A request that is refused before anything runs. Others are not affected.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RequestError {
+    /// There is nothing to run.
+    #[error("the prompt is empty; at least one token is needed")]
+    EmptyPrompt,
+    /// A token id is not in the vocabulary.
+    #[error("{what}[{index}] is {id}, but token ids must be below {vocab_size}")]
+    TokenOutOfRange {
+        /// List that holds it: `prompt_token_ids`, `golden_token_ids` or `stop_token_ids`.
+        what: &'static str,
+        /// Place in the list.
+        index: usize,
+        /// The id.
+        id: i64,
+        /// Vocabulary.
+        vocab_size: usize,
+    },
+    /// The prompt leaves no room for an output.
+    #[error("the prompt has {tokens} tokens, but a context of {context} holds prompts of at most {}", context - 1)]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// `max_position_embeddings`.
+        context: usize,
+    },
+    /// A parameter is outside its range.
+    #[error("{name} is {value}, but must be {wanted}")]
+    InvalidParameter {
+        /// Parameter.
+        name: &'static str,
+        /// What it is.
+        value: String,
+        /// What it may be.
+        wanted: &'static str,
+    },
+    /// A text prompt without a tokenizer.
+    #[error("the model has no tokenizer.json, so only prompt_token_ids work")]
+    NoTokenizer,
+    /// The tokenizer refuses the text.
+    #[error("the prompt cannot be tokenized: {0}")]
+    Tokenizer(String),
+    /// A line of a batch file is not a request.
+    #[error("{0}")]
+    InvalidLine(String),
+}
+
+impl RequestError {
+    /// A short stable name, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            RequestError::EmptyPrompt => "empty_prompt",
+            RequestError::TokenOutOfRange { .. } => "token_out_of_range",
+            RequestError::PromptTooLong { .. } => "prompt_too_long",
+            RequestError::InvalidParameter { .. } => "invalid_parameter",
+            RequestError::NoTokenizer => "no_tokenizer",
+            RequestError::Tokenizer(_) => "tokenizer",
+            RequestError::InvalidLine(_) => "invalid_line",
+        }
+    }
+}
+
+/// A request that failed while it ran, or before.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The request is at fault.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The device is at fault.
+    #[error(transparent)]
+    Device(#[from] OpError),
+    /// The logits hold NaN or infinity: nothing can be drawn from them.
+    #[error("the logits of position {position} hold NaN or +infinity")]
+    BadLogits {
+        /// Position whose token was to be drawn.
+        position: usize,
+    },
+}
+
+impl EngineError {
+    /// A short stable name, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            EngineError::Request(e) => e.code(),
+            EngineError::Device(_) => "device_error",
+            EngineError::BadLogits { .. } => "bad_logits",
+        }
+    }
+}
