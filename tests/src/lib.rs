@@ -1,1 +1,69 @@
-//! placeholder
+//! What the cross-crate tests share: a device, tensors on it, and the golden files.
+
+#![forbid(unsafe_code)]
+
+mod golden;
+mod tensors;
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use deepinfer_ops::Device;
+use deepinfer_runtime::{Runtime, SearchPath, Selection};
+
+pub use golden::Golden;
+pub use tensors::{Tensors, bf16_bytes, f32_bytes};
+
+/// A device of the backend that `DEEPINFER_ACCELERATOR` names, or of cpu-reference.
+///
+/// # Panics
+/// If there is none, with the reason.
+pub fn device() -> Rc<dyn Device> {
+    let name = std::env::var("DEEPINFER_ACCELERATOR").unwrap_or_else(|_| "cpu".to_owned());
+    let selection = Selection::parse(&name).unwrap_or_else(|e| panic!("{e}"));
+    let runtime = Runtime::new(SearchPath::from_environment());
+    Rc::new(runtime.open(&selection).unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// A file of `tests/fixtures`.
+pub fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+/// The miniature checkpoint.
+pub fn miniature() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/deepseek-v41-mini")
+}
+
+/// Largest absolute difference of two slices, and where it is.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn worst(found: &[f32], wanted: &[f32]) -> (f32, usize) {
+    assert_eq!(found.len(), wanted.len());
+    let mut worst = (0.0, 0);
+    for (index, (a, b)) in found.iter().zip(wanted).enumerate() {
+        let difference = if a == b { 0.0 } else { (a - b).abs() };
+        // A NaN on one side is the worst of all.
+        if difference > worst.0 || difference.is_nan() {
+            worst = (if difference.is_nan() { f32::INFINITY } else { difference }, index);
+        }
+    }
+    worst
+}
+
+/// Asserts that every element is within `absolute + relative * |wanted|`.
+///
+/// # Panics
+/// If one is not, with its place and both values.
+pub fn assert_close(what: &str, found: &[f32], wanted: &[f32], absolute: f32, relative: f32) {
+    assert_eq!(found.len(), wanted.len(), "{what}: lengths");
+    for (index, (a, b)) in found.iter().zip(wanted).enumerate() {
+        let bound = absolute + relative * b.abs();
+        assert!(
+            a == b || (a - b).abs() <= bound,
+            "{what}[{index}] is {a}, expected {b} within {bound}; worst of all: {:?}",
+            worst(found, wanted)
+        );
+    }
+}
