@@ -9,6 +9,7 @@ mod entry;
 mod error;
 mod host_memory;
 mod kernel;
+mod probe;
 pub mod tensor;
 
 pub use backend::{Backend, DeviceInfo};
@@ -16,3 +17,4 @@ pub use entry::{Export, entry};
 pub use error::{Fault, FaultCode};
 pub use host_memory::HostMemory;
 pub use kernel::{Cx, Kernel, KernelEntry};
+pub use probe::{Probe, ProbeOnly};
