@@ -4,10 +4,7 @@
 //! `((0+4) + (2+6)) + ((1+5) + (3+7))`. All of it in F64, starting from +0. The order depends on the length alone, and
 //! eight independent lanes are what a vector unit adds at once, so the fast form and the plain form are one.
 
-use crate::simd::{mul_add, multiversion};
-
-/// Lanes of a sum.
-pub(crate) const LANES: usize = 8;
+use crate::simd::{LANES, Lanes, multiversion};
 
 /// Adds the lanes.
 #[inline(always)]
@@ -45,14 +42,14 @@ multiversion! {
 }
 
 #[inline(always)]
-fn dot_body<const FUSED: bool>(a: &[f32], b: &[f32]) -> f64 {
+fn dot_body<V: Lanes>(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
-    tile::<1, 1, FUSED>([a], [b])[0][0]
+    tile::<V, 1, 1>([a], [b])[0][0]
 }
 
 #[inline(always)]
-fn sum_of_squares_body<const FUSED: bool>(a: &[f32]) -> f64 {
-    dot_body::<FUSED>(a, a)
+fn sum_of_squares_body<V: Lanes>(a: &[f32]) -> f64 {
+    dot_body::<V>(a, a)
 }
 
 multiversion! {
@@ -65,44 +62,38 @@ multiversion! {
 }
 
 #[inline(always)]
-fn products_body<const FUSED: bool>(x: &[f32], w: &[f32], k: usize, out: &mut [f64]) {
+fn products_body<V: Lanes>(x: &[f32], w: &[f32], k: usize, out: &mut [f64]) {
     let (m, n) = (x.len() / k, w.len() / k);
     assert!(x.len() == m * k && w.len() == n * k && out.len() == m * n, "{m} x {n} products of {k} columns");
-    // Four accumulators of eight lanes hide the latency of an addition; eight also save loads.
+    // An addition takes four cycles and two start in each: eight sums at once keep the adders busy. They hold their
+    // lanes in registers.
     let mut i = 0;
     while i + 4 <= m {
-        columns::<4, 2, FUSED>(x, w, k, i, out);
+        columns::<V, 4, 2>(x, w, k, i, out);
         i += 4;
     }
     while i < m {
-        columns::<1, 4, FUSED>(x, w, k, i, out);
+        columns::<V, 1, 4>(x, w, k, i, out);
         i += 1;
     }
 }
 
 /// Rows `i .. i + M` of the result, `N` columns at a time.
 #[inline(always)]
-fn columns<const M: usize, const N: usize, const FUSED: bool>(
-    x: &[f32],
-    w: &[f32],
-    k: usize,
-    i: usize,
-    out: &mut [f64],
-) {
+fn columns<V: Lanes, const M: usize, const N: usize>(x: &[f32], w: &[f32], k: usize, i: usize, out: &mut [f64]) {
     let n = w.len() / k;
-    let row = |of: usize| &x[of * k..][..k];
-    let column = |of: usize| &w[of * k..][..k];
-    let rows = std::array::from_fn::<_, M, _>(|r| row(i + r));
+    let rows: [&[f32]; M] = std::array::from_fn(|r| &x[(i + r) * k..][..k]);
+    let column = |j: usize| &w[j * k..][..k];
     let mut j = 0;
     while j + N <= n {
-        let tile = tile::<M, N, FUSED>(rows, std::array::from_fn(|c| column(j + c)));
+        let tile = tile::<V, M, N>(rows, std::array::from_fn(|c| column(j + c)));
         for (r, values) in tile.iter().enumerate() {
             out[(i + r) * n + j..][..N].copy_from_slice(values);
         }
         j += N;
     }
     while j < n {
-        let tile = tile::<M, 1, FUSED>(rows, [column(j)]);
+        let tile = tile::<V, M, 1>(rows, [column(j)]);
         for (r, values) in tile.iter().enumerate() {
             out[(i + r) * n + j] = values[0];
         }
@@ -110,33 +101,58 @@ fn columns<const M: usize, const N: usize, const FUSED: bool>(
     }
 }
 
-/// `M x N` sums of products at once, each in the order of this module.
+/// `M x N` sums of products at once, each in the order of this module. The rows have equal lengths.
 #[inline(always)]
-fn tile<const M: usize, const N: usize, const FUSED: bool>(x: [&[f32]; M], w: [&[f32]; N]) -> [[f64; N]; M] {
-    let mut lanes = [[[0.0; LANES]; N]; M];
-    let x_chunks = x.map(|row| row.as_chunks::<LANES>());
-    let w_chunks = w.map(|row| row.as_chunks::<LANES>());
-    // Equal lengths, said in a way that removes the bounds checks.
-    let chunks = x_chunks[0].0.len();
-    let x_whole = x_chunks.map(|(whole, _)| &whole[..chunks]);
-    let w_whole = w_chunks.map(|(whole, _)| &whole[..chunks]);
+fn tile<V: Lanes, const M: usize, const N: usize>(x: [&[f32]; M], w: [&[f32]; N]) -> [[f64; N]; M] {
+    let mut sums = [[V::splat(0.0); N]; M];
+    let chunks = x[0].len() / LANES;
+    // The same bound for all removes the checks from the loop.
+    let x_whole = x.map(|row| &row.as_chunks::<LANES>().0[..chunks]);
+    let w_whole = w.map(|row| &row.as_chunks::<LANES>().0[..chunks]);
     for chunk in 0..chunks {
-        let x = x_whole.map(|row| row[chunk].map(f64::from));
-        for (j, w) in w_whole.iter().enumerate() {
-            let w = w[chunk].map(f64::from);
-            for i in 0..M {
-                for lane in 0..LANES {
-                    lanes[i][j][lane] = mul_add::<FUSED>(x[i][lane], w[lane], lanes[i][j][lane]);
-                }
-            }
+        let (mut x, mut w) = ([&[0.0; LANES]; M], [&[0.0; LANES]; N]);
+        (0..M).for_each(|i| x[i] = &x_whole[i][chunk]);
+        (0..N).for_each(|j| w[j] = &w_whole[j][chunk]);
+        add_chunk(&mut sums, x, w);
+    }
+    let rest = chunks * LANES;
+    if rest < x[0].len() {
+        // The last lanes add a product of zeros, which changes no sum: none is -0.
+        let (x, w) = (x.map(|row| padded(&row[rest..])), w.map(|row| padded(&row[rest..])));
+        add_chunk(&mut sums, x.each_ref(), w.each_ref());
+    }
+    let mut joined = [[0.0; N]; M];
+    for i in 0..M {
+        for j in 0..N {
+            joined[i][j] = join(sums[i][j].to_array());
         }
     }
-    for (i, (_, x)) in x_chunks.iter().enumerate() {
-        for (j, (_, w)) in w_chunks.iter().enumerate() {
-            for (lane, (&x, &w)) in x.iter().zip(*w).enumerate() {
-                lanes[i][j][lane] = mul_add::<FUSED>(f64::from(x), f64::from(w), lanes[i][j][lane]);
-            }
+    joined
+}
+
+/// Adds the products of eight columns. Plain loops: a closure would hide the vectors from the optimiser.
+#[inline(always)]
+fn add_chunk<V: Lanes, const M: usize, const N: usize>(
+    sums: &mut [[V; N]; M],
+    x: [&[f32; LANES]; M],
+    w: [&[f32; LANES]; N],
+) {
+    let mut wide = [V::splat(0.0); N];
+    for j in 0..N {
+        wide[j] = V::widen(w[j]);
+    }
+    for i in 0..M {
+        let x = V::widen(x[i]);
+        for j in 0..N {
+            sums[i][j] = x.mul_add(wide[j], sums[i][j]);
         }
     }
-    lanes.map(|row| row.map(join))
+}
+
+/// Fewer than eight values, and zeros.
+#[inline(always)]
+fn padded(values: &[f32]) -> [f32; LANES] {
+    let mut chunk = [0.0; LANES];
+    chunk[..values.len()].copy_from_slice(values);
+    chunk
 }

@@ -11,7 +11,7 @@ use deepinfer_plugin_api::sdk::Fault;
 use deepinfer_plugin_api::sdk::tensor::{FloatRows, In, Rows};
 use deepinfer_plugin_api::{Format, Shaped};
 
-use crate::simd::multiversion;
+use crate::simd::{Lanes, multiversion};
 
 /// Columns under one scale.
 const GROUP: usize = 32;
@@ -106,7 +106,7 @@ multiversion! {
 }
 
 #[inline(always)]
-fn decode_bf16_body<const FUSED: bool>(values: &[Bf16], out: &mut [f32]) {
+fn decode_bf16_body<V: Lanes>(values: &[Bf16], out: &mut [f32]) {
     assert_eq!(values.len(), out.len());
     for (out, value) in out.iter_mut().zip(values) {
         *out = value.to_f32();
@@ -114,7 +114,7 @@ fn decode_bf16_body<const FUSED: bool>(values: &[Bf16], out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn decode_fp8_body<const FUSED: bool>(codes: &[u8], scales: &[u8], out: &mut [f32]) {
+fn decode_fp8_body<V: Lanes>(codes: &[u8], scales: &[u8], out: &mut [f32]) {
     assert!(codes.len() == out.len() && scales.len() >= out.len().div_ceil(GROUP));
     let (groups, rest) = codes.as_chunks::<GROUP>();
     let (out_groups, out_rest) = out.as_chunks_mut::<GROUP>();
@@ -130,7 +130,7 @@ fn decode_fp8_body<const FUSED: bool>(codes: &[u8], scales: &[u8], out: &mut [f3
 }
 
 #[inline(always)]
-fn decode_fp4_body<const FUSED: bool>(codes: &[u8], scales: &[u8], out: &mut [f32]) {
+fn decode_fp4_body<V: Lanes>(codes: &[u8], scales: &[u8], out: &mut [f32]) {
     assert!(codes.len() == out.len().div_ceil(2) && scales.len() >= out.len().div_ceil(GROUP));
     let (out_groups, out_rest) = out.as_chunks_mut::<GROUP>();
     let (groups, rest) = codes.split_at(out_groups.len() * GROUP / 2);
