@@ -3,10 +3,10 @@
 //! Entry `slot` lies in page `slot / entries`, at place `slot % entries` of the layout that [`CacheFormat`] names.
 //! Plain values are little-endian; scaled values and scales are those of `deepinfer_numerics::group`.
 
+use deepinfer_plugin_api::CacheFormat;
 use deepinfer_plugin_api::numerics::{Bf16, Fp4Scale, group};
 use deepinfer_plugin_api::sdk::Fault;
 use deepinfer_plugin_api::sdk::tensor::{In, Rows};
-use deepinfer_plugin_api::{CacheFormat, Shaped};
 
 use crate::weights;
 
@@ -146,8 +146,10 @@ impl<'a> Pages<'a> {
         entries_per_page: u32,
         dim: usize,
     ) -> Result<Self, Fault> {
-        let bytes = usize::try_from(pages.shape()[1]).unwrap_or(0);
-        Ok(Self { layout: Layout::new(op, arg, format, entries_per_page, dim, bytes)?, pages: pages.rows()? })
+        let pages = pages.rows()?;
+        // A cache without pages has entries of any size.
+        let page_bytes = if pages.count() == 0 { usize::MAX } else { pages.columns() };
+        Ok(Self { layout: Layout::new(op, arg, format, entries_per_page, dim, page_bytes)?, pages })
     }
 
     /// Pages.

@@ -5,6 +5,7 @@
 //! - [`cache`], [`weights`]: the stored formats of cache entries and weights, decoded to F32.
 //! - [`float`]: F32 and BF16 as a type parameter; [`scalar`]: the sigmoid and its kin in F64.
 //! - [`arguments`], [`requests`]: checks that shapes cannot make.
+//! - [`exp`]: the exponential of attention.
 //! - [`parallel`]: work over independent rows.
 //! - [`cpu`], [`memory`]: the device.
 //!
@@ -20,6 +21,7 @@
 mod arguments;
 mod cache;
 mod cpu;
+mod exp;
 mod float;
 #[cfg(test)]
 mod golden;
@@ -27,6 +29,8 @@ mod matmul;
 mod memory;
 mod ops;
 mod parallel;
+#[cfg(test)]
+mod random;
 mod requests;
 mod scalar;
 mod simd;

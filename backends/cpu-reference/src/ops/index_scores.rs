@@ -1,0 +1,283 @@
+//! `index_scores`: scores of cached index keys against the index queries of each row.
+//!
+//! Per head, the sum over d in the order of [`crate::sum`]; then the heads in ascending order, each as a rounded F64
+//! product and a rounded F64 addition, from +0; one rounding to F32.
+//!
+//! Rows of one request that follow each other read the same keys: they are taken together, so that a key is decoded once
+//! for all of them. With candidates each row has keys of its own.
+
+use std::ops::Range;
+
+use deepinfer_plugin_api::generated::IndexScoresArgs;
+use deepinfer_plugin_api::numerics::bf16;
+use deepinfer_plugin_api::sdk::tensor::{FloatRows, Rows};
+use deepinfer_plugin_api::sdk::{Cx, Fault};
+use deepinfer_plugin_api::{Format, Shaped};
+
+use crate::cache::Pages;
+use crate::parallel;
+use crate::sum;
+use crate::weights::load_columns;
+
+deepinfer_plugin_api::kernel!(IndexScores, index_scores);
+
+/// Rows that share decoded keys.
+const ROWS: usize = 16;
+/// Keys decoded at once.
+const KEYS: usize = 64;
+/// Rough time of a multiplication with its addition, in picoseconds.
+const MULTIPLY_PS: usize = 80;
+
+fn index_scores(_: &Cx<'_>, mut a: IndexScoresArgs<'_>) -> Result<(), Fault> {
+    let d = a.dims;
+    let call = Call {
+        heads: d.h,
+        dim: d.d,
+        q: a.q.floats()?,
+        head_weight: a.head_weight.floats()?,
+        rounds_weight: a.head_weight.format() == Some(Format::Bf16),
+        scale: a.scale,
+        pages: Pages::new("index_scores", "keys", &a.keys, a.format, a.entries_per_page, d.d)?,
+        row_request: a.row_request.slice()?,
+        block_table: a.block_table.rows()?,
+        visible: a.visible.slice()?,
+        candidates: a.candidates.map(|c| c.rows()).transpose()?,
+        block_size: a.block_size as usize,
+    };
+    call.check(d.n, d.q)?;
+    let rows = a.out.rows_mut()?;
+    let cost_ps = |rows: usize, columns: usize| rows * columns * d.h.max(1) * d.d * MULTIPLY_PS;
+    let pieces = parallel::pieces(cost_ps(d.t, d.n) / 1000);
+    let blocks = call.blocks();
+    let width = d.n.div_ceil(pieces.div_ceil(blocks.len().max(1)).max(1)).next_multiple_of(KEYS);
+    let pieces = cut(rows, &blocks, width);
+    parallel::for_each_row_with(pieces, cost_ps(ROWS.min(d.t), width) / 1000, Scratch::default, |scratch, _, piece| {
+        call.run(piece, scratch);
+    });
+    Ok(())
+}
+
+/// The arguments of a call.
+struct Call<'a> {
+    heads: usize,
+    dim: usize,
+    q: FloatRows<'a>,
+    head_weight: FloatRows<'a>,
+    /// Whether the scaled head weights are rounded to BF16.
+    rounds_weight: bool,
+    scale: f32,
+    pages: Pages<'a>,
+    row_request: &'a [i32],
+    block_table: Rows<'a, i32>,
+    visible: &'a [i32],
+    candidates: Option<Rows<'a, i32>>,
+    block_size: usize,
+}
+
+/// Scores of some rows in some columns.
+struct Piece<'a> {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    /// One slice of `columns` per row.
+    out: Vec<&'a mut [f32]>,
+}
+
+/// Buffers of a piece.
+#[derive(Default)]
+struct Scratch {
+    row: Vec<f32>,
+    weight_row: Vec<f32>,
+    /// `[rows * heads, dim]`.
+    q: Vec<f32>,
+    /// `[rows * heads]`.
+    weights: Vec<f64>,
+    /// Column and entry of each decoded key.
+    entries: Vec<(usize, usize)>,
+    /// `[entries, dim]`.
+    keys: Vec<f32>,
+    /// `[rows * heads, entries]`.
+    sums: Vec<f64>,
+    /// `[entries]`.
+    scores: Vec<f64>,
+}
+
+impl Call<'_> {
+    /// Checks that every entry that a row sees has a page.
+    fn check(&self, columns: usize, requests: usize) -> Result<(), Fault> {
+        if self.candidates.is_some() && self.block_size == 0 {
+            return Err(Fault::invalid("index_scores: block_size is 0, but must be at least 1 with candidates"));
+        }
+        let mut checked = vec![0; requests];
+        for row in 0..self.visible.len() {
+            if self.sees(row) == 0 {
+                continue;
+            }
+            let request = usize::try_from(self.row_request[row]).ok().filter(|&request| request < requests);
+            let Some(request) = request else {
+                return Err(Fault::invalid(format!(
+                    "index_scores: row_request[{row}] is {}, but block_table has {requests} requests",
+                    self.row_request[row]
+                )));
+            };
+            match self.candidates {
+                // Pages of a request are checked once for all of its rows.
+                None => {
+                    let end = self.sees(row).min(columns);
+                    self.check_pages(row, checked[request]..end)?;
+                    checked[request] = end.max(checked[request]);
+                }
+                Some(candidates) => {
+                    let blocks = columns.div_ceil(self.block_size);
+                    for &block in candidates.row(row).iter().take(blocks) {
+                        if let Ok(block) = usize::try_from(block) {
+                            let start = block * self.block_size;
+                            self.check_pages(row, start..self.sees(row).min(start + self.block_size))?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_pages(&self, row: usize, entries: Range<usize>) -> Result<(), Fault> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let per_page = self.pages.entries_per_page();
+        let table = self.block_table.row(self.row_request[row] as usize);
+        for place in entries.start / per_page..=(entries.end - 1) / per_page {
+            let Some(&page) = table.get(place) else {
+                return Err(Fault::invalid(format!(
+                    "index_scores: row {row} sees entry {}, but a request has {} pages of {per_page} entries",
+                    entries.end - 1,
+                    table.len()
+                )));
+            };
+            if usize::try_from(page).ok().is_none_or(|page| page >= self.pages.count()) {
+                return Err(Fault::invalid(format!(
+                    "index_scores: block_table[{}, {place}] is {page}, but keys has {} pages",
+                    self.row_request[row],
+                    self.pages.count()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Entries that a row sees.
+    fn sees(&self, row: usize) -> usize {
+        usize::try_from(self.visible[row]).unwrap_or(0)
+    }
+
+    /// Ranges of rows that read the same keys.
+    fn blocks(&self) -> Vec<Range<usize>> {
+        let mut blocks: Vec<Range<usize>> = Vec::new();
+        for (row, request) in self.row_request.iter().enumerate() {
+            match blocks.last_mut() {
+                Some(block)
+                    if self.candidates.is_none() && block.len() < ROWS && self.row_request[block.start] == *request =>
+                {
+                    block.end = row + 1;
+                }
+                _ => blocks.push(row..row + 1),
+            }
+        }
+        blocks
+    }
+
+    /// Entry of a column of a row, if it has one.
+    fn entry(&self, row: usize, column: usize) -> Option<usize> {
+        let Some(candidates) = self.candidates else { return Some(column) };
+        let block = *candidates.row(row).get(column / self.block_size)?;
+        Some(usize::try_from(block).ok()? * self.block_size + column % self.block_size)
+    }
+
+    fn run(&self, mut piece: Piece<'_>, scratch: &mut Scratch) {
+        piece.out.iter_mut().for_each(|out| out.fill(f32::NEG_INFINITY));
+        let limit = piece.rows.clone().map(|row| self.sees(row)).max().unwrap_or(0);
+        if limit == 0 {
+            return;
+        }
+        self.load_queries(&piece.rows, scratch);
+        let request = self.row_request[piece.rows.start] as usize;
+        let (table, per_page) = (self.block_table.row(request), self.pages.entries_per_page());
+        for start in piece.columns.clone().step_by(KEYS) {
+            let columns = start..piece.columns.end.min(start + KEYS);
+            let visible = |column| Some((column, self.entry(piece.rows.start, column).filter(|&e| e < limit)?));
+            scratch.entries.clear();
+            scratch.entries.extend(columns.filter_map(visible));
+            if scratch.entries.is_empty() {
+                continue;
+            }
+            scratch.keys.resize(scratch.entries.len() * self.dim, 0.0);
+            if self.dim > 0 {
+                for (&(_, entry), key) in scratch.entries.iter().zip(scratch.keys.chunks_exact_mut(self.dim)) {
+                    // Checked to be a page.
+                    let page = table[entry / per_page] as usize;
+                    self.pages.decode(page * per_page + entry % per_page, key);
+                }
+            }
+            self.score(&mut piece, scratch);
+        }
+    }
+
+    fn load_queries(&self, rows: &Range<usize>, scratch: &mut Scratch) {
+        let width = self.heads * self.dim;
+        scratch.q.resize(rows.len() * width, 0.0);
+        scratch.weights.clear();
+        for (index, row) in rows.clone().enumerate() {
+            load_columns(&self.q, row, 0..width, &mut scratch.q[index * width..][..width], &mut scratch.row);
+            let weights = self.head_weight.load(row, &mut scratch.weight_row);
+            scratch.weights.extend(weights.iter().map(|weight| {
+                let weight = weight * self.scale;
+                f64::from(if self.rounds_weight { bf16::round(weight) } else { weight })
+            }));
+        }
+    }
+
+    /// Scores of the keys in `scratch`.
+    fn score(&self, piece: &mut Piece<'_>, scratch: &mut Scratch) {
+        let count = scratch.entries.len();
+        scratch.sums.clear();
+        scratch.sums.resize(piece.rows.len() * self.heads * count, 0.0);
+        if self.dim > 0 {
+            sum::products(&scratch.q, &scratch.keys, self.dim, &mut scratch.sums);
+        }
+        for (index, (row, out)) in piece.rows.clone().zip(&mut piece.out).enumerate() {
+            scratch.scores.clear();
+            scratch.scores.resize(count, 0.0);
+            for head in index * self.heads..(index + 1) * self.heads {
+                let weight = scratch.weights[head];
+                for (score, &sum) in scratch.scores.iter_mut().zip(&scratch.sums[head * count..][..count]) {
+                    // Not `max`, which would drop a NaN.
+                    *score += weight * if sum <= 0.0 { 0.0 } else { sum };
+                }
+            }
+            let visible = self.sees(row);
+            for (&(column, entry), &score) in scratch.entries.iter().zip(&scratch.scores) {
+                if entry < visible {
+                    out[column - piece.columns.start] = score as f32;
+                }
+            }
+        }
+    }
+}
+
+/// Pieces of one block of rows and at most `width` columns.
+fn cut<'a>(rows: Vec<&'a mut [f32]>, blocks: &[Range<usize>], width: usize) -> Vec<Piece<'a>> {
+    let mut rows = rows.into_iter();
+    let mut pieces = Vec::new();
+    for block in blocks {
+        let mut parts: Vec<_> = rows.by_ref().take(block.len()).map(|row| row.chunks_mut(width.max(1))).collect();
+        let mut start = 0;
+        loop {
+            let out: Vec<&mut [f32]> = parts.iter_mut().filter_map(Iterator::next).collect();
+            let Some(first) = out.first() else { break };
+            let columns = start..start + first.len();
+            start = columns.end;
+            pieces.push(Piece { rows: block.clone(), columns, out });
+        }
+    }
+    pieces
+}
