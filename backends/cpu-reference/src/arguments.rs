@@ -50,7 +50,7 @@ pub(crate) fn whole_groups(op: &str, arg: &str, columns: usize, group: usize) ->
     if group == 0 || columns.is_multiple_of(group) {
         return Ok(());
     }
-    Err(Fault::invalid(format!("{op}: {arg} has {columns} columns, but its format needs a multiple of {group}")))
+    Err(Fault::invalid(format!("{op}: {arg} has {columns} columns, but the format needs a multiple of {group}")))
 }
 
 #[cfg(test)]
@@ -77,6 +77,6 @@ mod tests {
         assert!(switch("op", "inverse", 2).unwrap_err().message.ends_with("inverse is 2, but must be 0 or 1"));
         assert!(whole_groups("op", "x", 96, 32).is_ok() && whole_groups("op", "x", 40, 0).is_ok());
         let message = whole_groups("op", "x", 40, 32).unwrap_err().message;
-        assert_eq!(message, "op: x has 40 columns, but its format needs a multiple of 32");
+        assert_eq!(message, "op: x has 40 columns, but the format needs a multiple of 32");
     }
 }

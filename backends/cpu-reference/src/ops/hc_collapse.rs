@@ -30,3 +30,51 @@ fn collapse<T: Float>(a: &mut HcCollapseArgs<'_>) -> Result<(), Fault> {
     });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use deepinfer_plugin_api::Format;
+    use deepinfer_plugin_api::generated::HcCollapse;
+    use deepinfer_plugin_api::numerics::bf16;
+
+    use crate::golden::{Golden, assert_close};
+    use crate::random;
+    use crate::testing::{Tensor, call};
+
+    fn run(x: &Tensor, format: Format, [t, c, d]: [usize; 3], pre: &[f32]) -> Vec<f32> {
+        let (pre, mut out) = (Tensor::f32(&[t, c], pre), Tensor::unwritten(format, &[t, d]));
+        call::<HcCollapse>(|a| (a.x, a.pre, a.out) = (x.input(), pre.input(), out.output())).unwrap();
+        out.floats()
+    }
+
+    #[test]
+    fn golden() {
+        let file = Golden::open("hyper_connection");
+        let x = Tensor::f32(&[10, 4, 64], &file.f32("x"));
+        let out = run(&x, Format::F32, [10, 4, 64], &file.f32("pre"));
+        assert_close(&out, &file.f32("collapse"), 2e-6, 1e-5);
+    }
+
+    #[test]
+    fn is_a_plain_f64_sum_rounded_once() {
+        const SHAPE: [usize; 3] = [90, 3, 100];
+        let (x, pre) = (Tensor::bf16(&SHAPE, &random::floats(10, 90 * 300)), random::floats(11, 90 * 3));
+        let values = x.floats();
+        let expected: Vec<f32> = (0..90 * 100)
+            .map(|i| {
+                let (t, d) = (i / 100, i % 100);
+                let term = |c: usize| f64::from(pre[t * 3 + c]) * f64::from(values[(t * 3 + c) * 100 + d]);
+                (term(0) + term(1) + term(2)) as f32
+            })
+            .collect();
+        assert_eq!(run(&Tensor::f32(&SHAPE, &values).padded(5), Format::F32, SHAPE, &pre), expected);
+        let rounded: Vec<f32> = expected.iter().map(|&v| bf16::round(v)).collect();
+        assert_eq!(run(&x, Format::Bf16, SHAPE, &pre), rounded);
+    }
+
+    #[test]
+    fn no_copies_give_zeros() {
+        assert_eq!(run(&Tensor::f32(&[1, 0, 2], &[]), Format::F32, [1, 0, 2], &[]), [0.0; 2]);
+        assert!(run(&Tensor::f32(&[0, 4, 2], &[]), Format::F32, [0, 4, 2], &[]).is_empty());
+    }
+}

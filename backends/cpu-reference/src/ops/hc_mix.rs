@@ -70,3 +70,83 @@ fn divide_columns(matrix: &mut [f64], sums: &mut [f64], eps: f64) {
         row.iter_mut().zip(&*sums).for_each(|(v, sum)| *v /= sum);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use deepinfer_plugin_api::Format;
+    use deepinfer_plugin_api::generated::{HcMix, Linear, Rstd};
+
+    use crate::golden::{Golden, assert_close};
+    use crate::random;
+    use crate::testing::{Tensor, call};
+
+    /// `mix`, `rstd`, `base`, `scale`.
+    type Inputs<'a> = (&'a Tensor, &'a Tensor, &'a Tensor, &'a Tensor);
+
+    fn run(rows: usize, copies: usize, iters: u32, inputs: Inputs<'_>) -> Result<[Vec<f32>; 3], String> {
+        let mut pre = Tensor::unwritten(Format::F32, &[rows, copies]);
+        let mut post = Tensor::unwritten(Format::F32, &[rows, copies]);
+        let mut comb = Tensor::unwritten(Format::F32, &[rows, copies, copies]);
+        call::<HcMix>(|a| {
+            (a.mix, a.rstd, a.base, a.scale) = (inputs.0.input(), inputs.1.input(), inputs.2.input(), inputs.3.input());
+            (a.copies, a.iters, a.eps) = (copies as u32, iters, 1e-6);
+            (a.pre, a.post, a.comb) = (pre.output(), post.output(), comb.output());
+        })?;
+        Ok([pre.floats(), post.floats(), comb.floats()])
+    }
+
+    /// From the stream: the projection and the scale of the stream are kernels of their own.
+    #[test]
+    fn golden() {
+        let file = Golden::open("hyper_connection");
+        let stream = Tensor::f32(&[10, 256], &file.f32("x"));
+        let projection = Tensor::f32(&[24, 256], &file.f32("fn"));
+        let mut mix = Tensor::unwritten(Format::F32, &[10, 24]);
+        call::<Linear>(|a| {
+            (a.x, a.weight, a.groups, a.out) = (stream.input(), projection.input(), 1, mix.output());
+        })
+        .unwrap();
+        let mut rstd = Tensor::unwritten(Format::F32, &[10]);
+        call::<Rstd>(|a| (a.x, a.eps, a.out) = (stream.input(), 1e-20, rstd.output())).unwrap();
+
+        let (base, scale) = (Tensor::f32(&[24], &file.f32("base")), Tensor::f32(&[3], &file.f32("scale")));
+        let ours = run(10, 4, 20, (&mix, &rstd, &base, &scale)).unwrap();
+        for (ours, name) in ours.iter().zip(["pre", "post", "comb"]) {
+            assert_close(ours, &file.f32(name), 2e-6, 1e-5);
+        }
+    }
+
+    #[test]
+    fn the_matrix_is_nearly_doubly_stochastic_and_rows_are_independent() {
+        let (mix, rstd) = (random::floats(7, 40 * 15), random::floats(8, 40));
+        let base = Tensor::f32(&[15], &random::floats(9, 15));
+        let scale = Tensor::f32(&[3], &[0.5, 2.0, 1.5]);
+        let together = {
+            let (mix, rstd) = (Tensor::f32(&[40, 15], &mix), Tensor::f32(&[40], &rstd));
+            run(40, 3, 300, (&mix, &rstd, &base, &scale)).unwrap()
+        };
+        for t in 0..40 {
+            let (mix, rstd) = (Tensor::f32(&[1, 15], &mix[t * 15..][..15]), Tensor::f32(&[1], &rstd[t..=t]));
+            let alone = run(1, 3, 300, (&mix, &rstd, &base, &scale)).unwrap();
+            assert!((0..3).all(|part| together[part].chunks(alone[part].len()).nth(t).unwrap() == alone[part]));
+            for i in 0..3 {
+                let row: f32 = (0..3).map(|j| alone[2][i * 3 + j]).sum();
+                let column: f32 = (0..3).map(|j| alone[2][j * 3 + i]).sum();
+                assert!((row - 1.0).abs() < 1e-3 && (column - 1.0).abs() < 1e-5, "row {row}, column {column}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_nan_stays_in_its_row_and_zeros_are_refused() {
+        let mut values = vec![0.5; 16];
+        values[2 * 2 + 1] = f32::NAN;
+        let mix = Tensor::f32(&[2, 8], &values);
+        let (rstd, base) = (Tensor::f32(&[2], &[1.0; 2]), Tensor::f32(&[8], &[0.0; 8]));
+        let scale = Tensor::f32(&[3], &[1.0; 3]);
+        let [pre, _, comb] = run(2, 2, 3, (&mix, &rstd, &base, &scale)).unwrap();
+        assert!(comb[..4].iter().all(|v| v.is_nan()) && comb[4..].iter().all(|v| v.is_finite()));
+        assert!(pre.iter().all(|v| v.is_finite()));
+        assert!(run(2, 2, 0, (&mix, &rstd, &base, &scale)).unwrap_err().contains("iters is 0"));
+    }
+}

@@ -35,3 +35,77 @@ fn normalise<T: Float>(a: &mut RmsNormArgs<'_>) -> Result<(), Fault> {
     });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use deepinfer_plugin_api::Format;
+    use deepinfer_plugin_api::generated::RmsNorm;
+
+    use crate::golden::{Golden, assert_close};
+    use crate::random;
+    use crate::testing::{Tensor, call};
+
+    fn run(x: &Tensor, format: Format, shape: &[usize], weight: &Tensor, eps: f32) -> Vec<f32> {
+        let mut out = Tensor::unwritten(format, shape);
+        call::<RmsNorm>(|a| {
+            (a.x, a.weight, a.eps, a.out) = (x.input(), weight.input(), eps, out.output());
+        })
+        .unwrap();
+        out.floats()
+    }
+
+    #[test]
+    fn golden() {
+        let file = Golden::open("hyper_connection");
+        let x = Tensor::f32(&[10, 64], &file.f32("collapse"));
+        let weight = Tensor::f32(&[64], &file.f32("norm_weight"));
+        let out = run(&x, Format::F32, &[10, 64], &weight, 1e-20);
+        assert_close(&out, &file.f32("norm_out"), 2e-6, 1e-5);
+    }
+
+    #[test]
+    fn zeros_stay_zeros_whatever_eps_is() {
+        let weight = Tensor::f32(&[9], &[3.0; 9]);
+        for eps in [0.0, 1e-45, 1e-20, 1.0] {
+            assert_eq!(run(&Tensor::f32(&[1, 9], &[0.0; 9]), Format::F32, &[1, 9], &weight, eps), [0.0; 9]);
+        }
+    }
+
+    #[test]
+    fn a_bad_value_spoils_its_row_and_no_other() {
+        let weight = Tensor::bf16(&[4], &[1.0; 4]);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let x = Tensor::f32(&[2, 4], &[1.0, bad, 2.0, 3.0, 1.0, 1.0, -1.0, 1.0]);
+            let out = run(&x, Format::F32, &[2, 4], &weight, 0.0);
+            assert!(out[..4].iter().all(|v| v.is_nan()));
+            assert_eq!(out[4..], [1.0, 1.0, -1.0, 1.0]);
+        }
+    }
+
+    /// Squares beyond the range of F32 are no infinities.
+    #[test]
+    fn large_rows_do_not_overflow() {
+        let x = Tensor::f32(&[1, 2], &[3e38, -3e38]);
+        assert_eq!(run(&x, Format::F32, &[1, 2], &Tensor::f32(&[2], &[1.0; 2]), 1e-6), [1.0, -1.0]);
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_its_company_and_bf16_is_rounded_last() {
+        const SHAPE: [usize; 2] = [500, 301];
+        let values = random::floats(1, 500 * 301);
+        let weight = Tensor::f32(&[301], &random::floats(2, 301));
+        let together = run(&Tensor::f32(&SHAPE, &values).padded(3), Format::F32, &SHAPE, &weight, 1e-6);
+        for (row, expected) in values.chunks(301).zip(together.chunks(301)) {
+            let alone = run(&Tensor::f32(&[1, 301], row), Format::F32, &[1, 301], &weight, 1e-6);
+            assert_eq!(alone, expected);
+        }
+        let x = Tensor::bf16(&SHAPE, &values);
+        let wide = run(&Tensor::f32(&SHAPE, &x.floats()), Format::F32, &SHAPE, &weight, 1e-6);
+        assert_eq!(run(&x, Format::Bf16, &SHAPE, &weight, 1e-6), Tensor::bf16(&SHAPE, &wide).floats());
+    }
+
+    #[test]
+    fn no_rows() {
+        assert!(run(&Tensor::f32(&[0, 4], &[]), Format::F32, &[0, 4], &Tensor::f32(&[4], &[1.0; 4]), 0.0).is_empty());
+    }
+}
