@@ -1,7 +1,8 @@
 //! Times of the kernels that dominate a forward pass, at the miniature's shapes and at one of the released model.
 //!
 //! `cargo run --release -p deepinfer-cpu-reference --example kernel_times` prints, per kernel and shape, the microseconds
-//! of a call (the fastest of several) and the nanoseconds per multiplication with its addition.
+//! of a call (the fastest of several) and the nanoseconds per multiplication with its addition. An argument limits it to
+//! the lines that contain it: `-- sparse_attention`.
 
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,9 @@ fn values(count: usize) -> Vec<f32> {
 }
 
 fn time(name: &str, macs: usize, mut run: impl FnMut()) {
+    if std::env::args().nth(1).is_some_and(|part| !name.contains(&part)) {
+        return;
+    }
     let started = Instant::now();
     let mut best = Duration::MAX;
     let mut runs = 0;

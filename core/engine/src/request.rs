@@ -46,6 +46,28 @@ impl Default for SamplingParams {
     }
 }
 
+impl SamplingParams {
+    /// Checks the numbers, which needs no model; [`Request::validate`] also checks the token ids.
+    ///
+    /// # Errors
+    /// [`RequestError::InvalidParameter`].
+    pub fn validate(&self) -> Result<(), RequestError> {
+        let invalid = |name, value: String, wanted| RequestError::InvalidParameter { name, value, wanted };
+        if !self.temperature.is_finite() || self.temperature < 0.0 {
+            return Err(invalid("temperature", self.temperature.to_string(), "a finite number of at least 0"));
+        }
+        if self.max_tokens == Some(0) {
+            return Err(invalid("max_tokens", "0".to_owned(), "at least 1"));
+        }
+        for (name, top) in [("logprobs", self.logprobs), ("logits", self.logits)] {
+            if let Some(top) = top.filter(|top| *top > MAX_TOP) {
+                return Err(invalid(name, top.to_string(), "at most 4096"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A prompt and what to do with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -80,19 +102,7 @@ impl Request {
         if self.prompt_token_ids.len() >= context {
             return Err(RequestError::PromptTooLong { tokens: self.prompt_token_ids.len(), context });
         }
-        let invalid = |name, value: String, wanted| RequestError::InvalidParameter { name, value, wanted };
-        if !params.temperature.is_finite() || params.temperature < 0.0 {
-            return Err(invalid("temperature", params.temperature.to_string(), "a finite number of at least 0"));
-        }
-        if params.max_tokens == Some(0) {
-            return Err(invalid("max_tokens", "0".to_owned(), "at least 1"));
-        }
-        for (name, top) in [("logprobs", params.logprobs), ("logits", params.logits)] {
-            if let Some(top) = top.filter(|top| *top > MAX_TOP) {
-                return Err(invalid(name, top.to_string(), "at most 4096"));
-            }
-        }
-        Ok(())
+        params.validate()
     }
 
     /// Most output tokens, within the context.

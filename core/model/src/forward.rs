@@ -214,11 +214,20 @@ impl Run<'_> {
         let x = self.collapse_and_norm(&stream, &pre, &weights.norm)?;
         see(&|| "final_norm".to_owned(), &x)?;
         let wanted = self.step.logit_rows.dim(0);
-        let last = self.activation(&[wanted, width])?;
-        self.device.gather(&Gather { table: &x, index: &self.step.logit_rows, repeat: 1, out: &last })?;
         let logits = self.arena.tensor(Format::F32, &[wanted, config.vocab_size])?;
+        if wanted == 0 {
+            return Ok(logits);
+        }
+        let last = self.activation(&[wanted, width])?;
+        self.gather_rows(&x, &self.step.logit_rows, &last)?;
         self.device.linear(&Linear { x: &last, weight: &weights.head, groups: 1, out: &logits })?;
         Ok(logits)
+    }
+
+    /// Copies rows of a matrix, by number.
+    fn gather_rows(&self, table: &Tensor, index: &Tensor, out: &Tensor) -> Result<(), OpError> {
+        let out = out.reshape(&[out.dim(0), 1, out.dim(1)]);
+        self.device.gather(&Gather { table, index, repeat: 1, out: &out })
     }
 
     /// A temporary in the stream's dtype.

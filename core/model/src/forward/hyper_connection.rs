@@ -1,7 +1,7 @@
 //! Hyper-connections: the copies of the residual stream around a sublayer.
 
-use deepinfer_ops::args::{Gather, HcCollapse, HcExpand, HcMix, Linear, Rstd};
-use deepinfer_ops::traits::{CopyOps, HyperConnectionOps, LinearOps, NormOps};
+use deepinfer_ops::args::{HcCollapse, HcExpand, HcMix, Linear, Rstd};
+use deepinfer_ops::traits::{HyperConnectionOps, LinearOps, NormOps};
 use deepinfer_ops::{Format, OpError, Tensor};
 
 use super::Run;
@@ -57,8 +57,6 @@ impl Run<'_> {
 
     /// Copies collapse weights out of a layer's temporary memory, for the next layer.
     pub(super) fn keep_pre(&self, from: &Tensor, to: &Tensor) -> Result<(), OpError> {
-        let (rows, copies) = (from.dim(0), from.dim(1));
-        let to = to.reshape(&[rows, 1, copies]);
-        self.device.gather(&Gather { table: from, index: &self.step.row_numbers, repeat: 1, out: &to })
+        self.gather_rows(from, &self.step.row_numbers, to)
     }
 }
