@@ -12,16 +12,19 @@ const PATH_VARIABLE: &str = "DEEPINFER_PLUGIN_PATH";
 #[derive(Clone, Debug, Default)]
 pub struct SearchPath {
     directories: Vec<PathBuf>,
+    /// How many of the last directories belong to one build: of files with the same name there, only the first counts.
+    of_one_build: usize,
 }
 
 impl SearchPath {
     /// Exactly these directories.
     pub fn of(directories: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self { directories: directories.into_iter().collect() }
+        Self { directories: directories.into_iter().collect(), of_one_build: 0 }
     }
 
-    /// `DEEPINFER_PLUGIN_PATH`, then the executable's folder and the `deps` folder in it. For an executable that itself
-    /// lies in `deps` or `examples`, where Cargo puts tests and examples, also the folder above.
+    /// `DEEPINFER_PLUGIN_PATH`, then the `deps` folder beside the executable and the executable's own folder. For an
+    /// executable that itself lies in `deps` or `examples`, where Cargo puts tests and examples, the folder above counts
+    /// as its own.
     ///
     /// The variable is ignored in a process with raised privileges, and so are entries of it that are not absolute:
     /// they would mean something else in every working directory.
@@ -30,11 +33,16 @@ impl SearchPath {
         if let Some(list) = std::env::var_os(PATH_VARIABLE).filter(|_| !privileges_are_raised()) {
             directories.extend(absolute_entries(&list));
         }
-        match std::env::current_exe() {
-            Ok(executable) => directories.extend(executable.parent().map(beside).unwrap_or_default()),
-            Err(e) => tracing::warn!("plugins beside the executable are not searched: its path is unknown: {e}"),
-        }
-        Self { directories }
+        let beside = match std::env::current_exe() {
+            Ok(executable) => executable.parent().map(beside).unwrap_or_default(),
+            Err(e) => {
+                tracing::warn!("plugins beside the executable are not searched: its path is unknown: {e}");
+                Vec::new()
+            }
+        };
+        let of_one_build = beside.len();
+        directories.extend(beside);
+        Self { directories, of_one_build }
     }
 
     /// The directories.
@@ -47,7 +55,9 @@ impl SearchPath {
     pub fn candidates(&self) -> Vec<PathBuf> {
         let mut seen = HashSet::new();
         let mut found = Vec::new();
-        for directory in &self.directories {
+        let mut built = HashSet::new();
+        for (index, directory) in self.directories.iter().enumerate() {
+            let is_of_build = index + self.of_one_build >= self.directories.len();
             let entries = match std::fs::read_dir(directory) {
                 Ok(entries) => entries,
                 Err(e) => {
@@ -58,11 +68,15 @@ impl SearchPath {
             let mut names: Vec<_> =
                 entries.filter_map(|entry| Some(entry.ok()?.file_name())).filter(|n| is_plugin_name(n)).collect();
             names.sort();
-            for path in names.into_iter().map(|name| directory.join(name)) {
-                // Cargo links the same file into two folders; the file system knows that they are one.
+            for name in names {
+                let path = directory.join(&name);
                 let Ok(meta) = std::fs::metadata(&path) else { continue };
-                if meta.is_file() && seen.insert((meta.dev(), meta.ino())) {
+                let is_new = seen.insert((meta.dev(), meta.ino())) && !(is_of_build && built.contains(&name));
+                if meta.is_file() && is_new {
                     found.push(path);
+                }
+                if is_of_build {
+                    built.insert(name);
                 }
             }
         }
@@ -70,14 +84,12 @@ impl SearchPath {
     }
 }
 
-/// Folders beside an executable in `folder`: its own first, since that is where its own build put them.
+/// Folders beside an executable in `folder`. Cargo builds into `deps` and links the result into the folder above, but not
+/// on every kind of build: the file in `deps` is the newer one.
 fn beside(folder: &Path) -> Vec<PathBuf> {
-    let mut directories = vec![folder.to_owned(), folder.join("deps")];
     let is_inner = folder.file_name().is_some_and(|name| name == "deps" || name == "examples");
-    if let Some(above) = folder.parent().filter(|_| is_inner) {
-        directories.extend([above.to_owned(), above.join("deps")]);
-    }
-    directories
+    let own = folder.parent().filter(|_| is_inner).unwrap_or(folder);
+    vec![own.join("deps"), own.to_owned()]
 }
 
 fn absolute_entries(list: &OsStr) -> Vec<PathBuf> {
@@ -135,11 +147,25 @@ mod tests {
     }
 
     #[test]
-    fn a_test_binary_searches_its_own_folder_before_the_one_above() {
-        let directories = beside(Path::new("/t/debug/deps"));
-        assert_eq!(directories[0], Path::new("/t/debug/deps"));
-        assert!(directories.contains(&PathBuf::from("/t/debug")));
-        assert!(!beside(Path::new("/usr/bin")).contains(&PathBuf::from("/usr")));
+    fn the_folder_that_cargo_builds_into_comes_first() {
+        let wanted = [PathBuf::from("/t/debug/deps"), PathBuf::from("/t/debug")];
+        for folder in ["/t/debug", "/t/debug/deps", "/t/debug/examples"] {
+            assert_eq!(beside(Path::new(folder)), wanted, "{folder}");
+        }
+    }
+
+    #[test]
+    fn of_one_build_each_name_counts_once_and_of_other_folders_each_file() {
+        let folders: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let directories: Vec<PathBuf> = folders.iter().map(|f| f.path().to_owned()).collect();
+        let paths: Vec<PathBuf> = directories.iter().map(|d| d.join("libdeepinfer_x.so")).collect();
+        paths.iter().for_each(|path| std::fs::write(path, "").unwrap());
+        let link = directories[2].join("libdeepinfer_y.so");
+        std::fs::hard_link(&paths[0], &link).unwrap();
+
+        assert_eq!(SearchPath::of(directories.clone()).candidates(), paths);
+        let search = SearchPath { directories, of_one_build: 2 };
+        assert_eq!(search.candidates(), paths[..2]);
     }
 
     #[test]

@@ -1,0 +1,181 @@
+//! The C header and the Rust types are the same bytes: size, alignment and offset of every field, and every constant, as
+//! the C and C++ compilers see them.
+
+#![allow(unsafe_code)]
+
+mod c_compiler;
+
+use std::fmt::Write as _;
+use std::mem::{align_of, offset_of, size_of};
+
+use c_compiler::{Language, compiler, run};
+use deepinfer_plugin_api::abi::*;
+use deepinfer_plugin_api::generated::OPS;
+
+/// A struct as one side sees it.
+struct Layout {
+    name: String,
+    size: usize,
+    align: usize,
+    fields: Vec<(&'static str, usize)>,
+}
+
+/// Layouts of the named structs. A field that is left out does not compile: the pattern must name all of them.
+macro_rules! layouts {
+    ($($type:ident { $($field:ident),* $(,)? })*) => {
+        vec![$({
+            fn _names_every_field(value: &$type) {
+                let $type { $($field: _),* } = value;
+            }
+            Layout {
+                name: stringify!($type).to_owned(),
+                size: size_of::<$type>(),
+                align: align_of::<$type>(),
+                fields: vec![$((stringify!($field), offset_of!($type, $field))),*],
+            }
+        }),*]
+    };
+}
+
+macro_rules! constants {
+    ($($name:ident)*) => { vec![$((stringify!($name).to_owned(), i64::from($name))),*] };
+}
+
+fn fixed_structs() -> Vec<Layout> {
+    layouts! {
+        DiStr { ptr, len }
+        DiExt { struct_size, ext_id, next }
+        DiError { struct_size, code, flags, vendor_code, message, origin, release }
+        DiTensor {
+            data, device_type, device_id, ndim, code, bits, lanes, shape, strides, byte_offset, quant, layout, flags, nbytes,
+        }
+        DiTensorList { ptr, len }
+        DiQuant { struct_size, scheme, block, scale_layout, scale_op, scale, global_scale, zero_point }
+        DiOpHeader { struct_size, op_id, op_version, flags, workspace, workspace_bytes, ext }
+        DiPlanInfo { struct_size, flags, workspace_bytes, workspace_align, algo_id, est_flops, est_bytes }
+        DiSupport { struct_size, verdict, determinism, contract_id, reason, want_layout }
+        DiOpEntry {
+            struct_size, op_id, op_version, flags, name, impl_name, priority, reserved0, supports, plan, run, plan_destroy,
+        }
+        DiDeviceInfo {
+            struct_size, device_type, ordinal, pci_vendor, caps, dtype_mask, layout_mask, name, arch, uuid, total_bytes,
+            numa_node, n_spaces, compute_units, isolation,
+        }
+        DiRuntimeApi {
+            struct_size, reserved0, device_count, device_info, device_open, device_close, device_mem_info, alloc, free_,
+            stream_create, stream_destroy, stream_sync, event_create, event_destroy, event_record, event_wait,
+            event_query, event_sync, copy, fill,
+        }
+        DiBackendApi { struct_size, flags, backend, runtime, ops, n_ops, op_stride, table, shutdown }
+        DiHostApi { struct_size, reserved0, user, log }
+        DiEntryRequest {
+            struct_size, min_major, max_major, minor, min_plugin_minor, reserved0, host, next, options, ext,
+        }
+        DiEntryReply {
+            struct_size, major, minor, min_core_minor, reserved0, flags, name, version, build, api, error,
+        }
+    }
+}
+
+/// Argument structs, as the reflection rows describe them: layers and recorders trust these offsets.
+fn argument_structs() -> Vec<Layout> {
+    let of = |op: &&deepinfer_plugin_api::OpInfo| Layout {
+        name: format!("DiArgs{}V{}", camel(op.name), op.version),
+        size: op.args_size,
+        align: align_of::<DiOpHeader>(),
+        fields: std::iter::once(("h", 0)).chain(op.args.iter().map(|a| (a.name, a.offset))).collect(),
+    };
+    OPS.iter().map(of).collect()
+}
+
+fn all_constants() -> Vec<(String, i64)> {
+    let mut all = constants! {
+        DI_ABI_MAJOR DI_ABI_MINOR
+        DI_E_INVALID DI_E_UNSUPPORTED DI_E_OOM DI_E_WORKSPACE DI_E_DEVICE_LOST DI_E_ABI DI_E_PANIC DI_E_INTERNAL
+        DI_E_NOT_CAPTURABLE DI_EF_STICKY DI_EF_RETRYABLE DI_EF_POISONED
+        DI_DEVICE_CPU DI_DEVICE_CUDA DI_DEVICE_ASCEND
+        DI_CODE_INT DI_CODE_UINT DI_CODE_FLOAT DI_CODE_BFLOAT DI_CODE_E4M3FN DI_CODE_E8M0FNU DI_CODE_E2M1FN
+        DI_TF_READ_ONLY DI_QS_BLOCK DI_SL_ROW_MAJOR DI_QO_MULTIPLY
+        DI_OPF_REQUIRE_DETERMINISTIC DI_OPF_REQUIRE_BATCH_INVARIANT
+        DI_PF_CAPTURABLE DI_PF_CONCURRENT DI_PF_BATCH_INVARIANT DI_PF_DETERMINISTIC
+        DI_SUPPORT_NO DI_SUPPORT_YES DI_SUPPORT_AFTER_RELAYOUT DI_SPACE_DEVICE DI_SPACE_HOST_PINNED
+        DI_COPY_H2D DI_COPY_D2H DI_COPY_D2D DI_LOG_ERROR DI_LOG_WARN DI_LOG_INFO DI_LOG_DEBUG
+        DI_RF_CONTAINS_PANICS DI_RF_IS_LAYER
+    };
+    all.extend(OPS.iter().map(|op| (format!("DI_OP_{}", op.name.to_uppercase()), i64::from(op.id))));
+    all
+}
+
+/// What the program must print, and the program.
+fn program() -> (String, String) {
+    let mut wanted = String::new();
+    let mut source = String::from(
+        "#include <stdio.h>\n#include <string.h>\n#include \"deepinfer_plugin.h\"\n\
+         #ifdef __cplusplus\n#define ALIGN(T) alignof(T)\n#else\n#define ALIGN(T) _Alignof(T)\n#endif\n\
+         int main(void) {\n",
+    );
+    for Layout { name, size, align, fields } in fixed_structs().into_iter().chain(argument_structs()) {
+        writeln!(wanted, "{name} {size} {align}").unwrap();
+        writeln!(source, "  printf(\"{name} %zu %zu\\n\", sizeof({name}), ALIGN({name}));").unwrap();
+        for (field, offset) in fields {
+            writeln!(wanted, "{name}.{field} {offset}").unwrap();
+            writeln!(source, "  printf(\"{name}.{field} %zu\\n\", offsetof({name}, {field}));").unwrap();
+        }
+    }
+    for (name, value) in all_constants() {
+        writeln!(wanted, "{name} {value}").unwrap();
+        writeln!(source, "  printf(\"{name} %lld\\n\", (long long){name});").unwrap();
+    }
+    writeln!(wanted, "{DI_ENTRY_SYMBOL}").unwrap();
+    source.push_str("  puts(DI_ENTRY_SYMBOL);\n  return 0;\n}\n");
+    (source, wanted)
+}
+
+fn camel(name: &str) -> String {
+    name.split('_').map(|word| word[..1].to_uppercase() + &word[1..]).collect()
+}
+
+fn compare(language: Language, extension: &str) {
+    let Some(mut compiler) = compiler(language) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (source, wanted) = program();
+    let (file, binary) = (folder.path().join(format!("layout.{extension}")), folder.path().join("layout"));
+    std::fs::write(&file, source).unwrap();
+    run(compiler.arg(&file).arg("-o").arg(&binary));
+    let printed = run(&mut std::process::Command::new(&binary));
+    for (theirs, ours) in printed.lines().zip(wanted.lines()) {
+        assert_eq!(theirs, ours, "{language:?} (left) and Rust (right) disagree");
+    }
+    assert_eq!(printed.lines().count(), wanted.lines().count());
+}
+
+#[test]
+fn c11_sees_the_same_layout() {
+    compare(Language::C11, "c");
+}
+
+#[test]
+fn cpp17_sees_the_same_layout() {
+    compare(Language::Cpp17, "cpp");
+}
+
+#[test]
+fn the_head_of_a_tensor_is_a_dlpack_tensor() {
+    // DLTensor: data 0, device 8 (type, id), ndim 16, dtype 20 (code, bits, lanes), shape 24, strides 32, byte_offset 40.
+    let dlpack = [
+        (0, offset_of!(DiTensor, data)),
+        (8, offset_of!(DiTensor, device_type)),
+        (12, offset_of!(DiTensor, device_id)),
+        (16, offset_of!(DiTensor, ndim)),
+        (20, offset_of!(DiTensor, code)),
+        (21, offset_of!(DiTensor, bits)),
+        (22, offset_of!(DiTensor, lanes)),
+        (24, offset_of!(DiTensor, shape)),
+        (32, offset_of!(DiTensor, strides)),
+        (40, offset_of!(DiTensor, byte_offset)),
+        (48, offset_of!(DiTensor, quant)),
+    ];
+    for (wanted, found) in dlpack {
+        assert_eq!(wanted, found);
+    }
+}

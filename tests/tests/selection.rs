@@ -1,0 +1,205 @@
+//! Choosing a backend by name, by path and by preference, and what the refusals say.
+
+mod c_compiler;
+mod c_plugin;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use c_plugin::plugin;
+use deepinfer_runtime::{BackendState, Runtime, SearchPath, SelectError, Selection};
+use tempfile::TempDir;
+
+/// A folder with a backend, a second one without device, a file of text, and a file that is no plugin by its name.
+fn folder(name: &str) -> Option<TempDir> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!("libdeepinfer_{}.so", name.replace('-', "_"));
+    plugin(folder.path(), "host_backend.c", &file, &[&format!("-DNAME=\"{name}\"")])?;
+    plugin(folder.path(), "host_backend.c", "libdeepinfer_dark.so", &["-DNAME=\"dark\"", "-DNO_DEVICE"])?;
+    std::fs::write(folder.path().join("libdeepinfer_broken.so"), "text\n").unwrap();
+    std::fs::write(folder.path().join("notes.so"), "text\n").unwrap();
+    Some(folder)
+}
+
+fn runtime(folder: &Path) -> Runtime {
+    Runtime::new(SearchPath::of([folder.to_owned()]))
+}
+
+fn select(runtime: &Runtime, text: &str) -> Result<(String, u32), SelectError> {
+    runtime.select(&Selection::parse(text)?).map(|(backend, device)| (backend.name().to_owned(), device))
+}
+
+fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+#[test]
+fn a_name_finds_its_backend_whatever_else_lies_in_the_folder() {
+    let Some(folder) = folder("c-named") else { return };
+    let runtime = runtime(folder.path());
+    assert_eq!(select(&runtime, "c-named").unwrap(), ("c-named".to_owned(), 0));
+    assert_eq!(select(&runtime, "c-named:1").unwrap(), ("c-named".to_owned(), 1));
+    let error = select(&runtime, "c-named:2").unwrap_err();
+    assert_contains(&error.to_string(), &["libdeepinfer_c_named.so", "has no device 2; it has 2"]);
+}
+
+#[test]
+fn a_name_is_also_found_in_a_file_that_is_called_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(_) = plugin(folder.path(), "host_backend.c", "libdeepinfer_x.so", &["-DNAME=\"c-inside\""]) else {
+        return;
+    };
+    assert_eq!(select(&runtime(folder.path()), "c-inside").unwrap().0, "c-inside");
+}
+
+#[test]
+fn an_unknown_name_lists_every_candidate_with_what_it_is() {
+    let Some(folder) = folder("c-listed") else { return };
+    let error = select(&runtime(folder.path()), "tpu").unwrap_err();
+    assert!(matches!(error, SelectError::UnknownName { .. }), "{error:?}");
+    assert_contains(
+        &error.to_string(),
+        &[
+            "no accelerator backend \"tpu\"",
+            "libdeepinfer_broken.so: it cannot be loaded as a shared library",
+            "libdeepinfer_c_listed.so: this is the backend c-listed",
+            "libdeepinfer_dark.so: this is the backend dark",
+        ],
+    );
+    assert!(!error.to_string().contains("notes.so"));
+
+    let empty = tempfile::tempdir().unwrap();
+    let error = select(&runtime(empty.path()), "cpu").unwrap_err().to_string();
+    assert_contains(&error, &["\"cpu\"", "no plugin", empty.path().to_str().unwrap()]);
+}
+
+#[test]
+fn an_explicit_choice_is_never_replaced() {
+    let Some(folder) = folder("c-other") else { return };
+    let runtime = runtime(folder.path());
+    let error = select(&runtime, "dark").unwrap_err();
+    assert!(matches!(error, SelectError::NoDevice { .. }), "{error:?}");
+    assert_contains(&error.to_string(), &["dark has no device: the cable is not plugged in"]);
+    let error = select(&runtime, folder.path().join("notes.so").to_str().unwrap()).unwrap_err();
+    assert_contains(&error.to_string(), &["notes.so", "cannot be loaded as a shared library"]);
+}
+
+#[test]
+fn a_path_is_taken_as_it_is() {
+    let Some(folder) = folder("c-by-path") else { return };
+    let path = folder.path().join("libdeepinfer_c_by_path.so");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let chosen = select(&runtime(elsewhere.path()), &format!("{}:1", path.display()));
+    assert_eq!(chosen.unwrap(), ("c-by-path".to_owned(), 1));
+}
+
+#[test]
+fn options_reach_the_plugin_that_is_named_and_no_other() {
+    let Some(folder) = folder("c-options") else { return };
+    let runtime = runtime(folder.path());
+    let error = select(&runtime, "c-options?speed=high").unwrap_err().to_string();
+    assert_contains(&error, &["c-options refused to start: the only option is mode"]);
+    // The others were loaded without the options, which they would have refused, too.
+    assert_contains(&error, &["libdeepinfer_dark.so: this is the backend dark"]);
+
+    let Some(again) = self::folder("c-moded") else { return };
+    assert_eq!(select(&self::runtime(again.path()), "c-moded?mode=sim").unwrap().0, "c-moded");
+}
+
+#[test]
+fn auto_and_open_want_every_op_of_the_model() {
+    let Some(folder) = folder("c-partial") else { return };
+    let runtime = runtime(folder.path());
+    let error = runtime.open(&Selection::default()).unwrap_err();
+    assert!(matches!(error, SelectError::NoneUsable { .. }), "{error:?}");
+    assert_contains(
+        &error.to_string(),
+        &[
+            "libdeepinfer_broken.so: it cannot be loaded",
+            "c-partial does not implement",
+            "sparse_attention",
+            "dark has no device: the cable is not plugged in",
+        ],
+    );
+    let error = runtime.open(&Selection::parse("c-partial").unwrap()).unwrap_err();
+    assert_contains(&error.to_string(), &["c-partial cannot run the model", "sparse_attention"]);
+}
+
+#[test]
+fn the_report_describes_good_and_bad_candidates() {
+    let Some(folder) = folder("c-reported") else { return };
+    let report = runtime(folder.path()).report();
+    let of = |file: &str| &report.iter().find(|r| r.path.ends_with(file)).unwrap().state;
+    assert_eq!(report.len(), 3);
+    let BackendState::Loaded { name, devices, ops, missing_ops, .. } = of("libdeepinfer_c_reported.so") else {
+        panic!("{report:?}")
+    };
+    assert_eq!((name.as_str(), devices.len(), devices[1].name.as_str()), ("c-reported", 2, "host memory"));
+    assert!(ops.iter().any(|op| (op.name.as_str(), op.implementation.as_str()) == ("rstd", "short")));
+    assert!(missing_ops.contains(&"linear".to_owned()) && !missing_ops.contains(&"gather".to_owned()));
+    let BackendState::Loaded { no_device, .. } = of("libdeepinfer_dark.so") else { panic!("{report:?}") };
+    assert_eq!(no_device.as_deref(), Some("the cable is not plugged in"));
+    assert!(matches!(of("libdeepinfer_broken.so"), BackendState::Refused { .. }));
+
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json[0]["state"], "refused");
+    assert_eq!(json[1]["devices"][0]["memory_bytes"], 1 << 30);
+    assert!(report[1].to_string().contains("device 0: host memory (c11, 1.0 GiB)"), "{}", report[1]);
+}
+
+/// What the process sees on its search path; prints when it is the child of the test below.
+#[test]
+fn plugins_of_the_variable_come_first_and_those_beside_the_executable_follow() {
+    const CHILD: &str = "DEEPINFER_TEST_LIST_CANDIDATES";
+    if std::env::var_os(CHILD).is_some() {
+        for path in SearchPath::from_environment().candidates() {
+            println!("candidate {}", path.display());
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("libdeepinfer_first.so"), "").unwrap();
+    let below = tempfile::tempdir_in(folder.path()).unwrap();
+    std::fs::write(below.path().join("libdeepinfer_current.so"), "").unwrap();
+    let list = |variable: &str| -> Vec<PathBuf> {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "--nocapture",
+                "plugins_of_the_variable_come_first_and_those_beside_the_executable_follow",
+            ])
+            .env(CHILD, "1")
+            .env("DEEPINFER_PLUGIN_PATH", variable)
+            .current_dir(below.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().filter_map(|l| Some(l.split_once("candidate ")?.1.into())).collect()
+    };
+    let found = list(&format!("{}::.", folder.path().display()));
+    assert_eq!(found[0], folder.path().join("libdeepinfer_first.so"));
+    // Cargo has built the three backends beside this test, since the package depends on them.
+    for name in ["libdeepinfer_ascend_950.so", "libdeepinfer_cpu_reference.so", "libdeepinfer_nvidia_sm100.so"] {
+        assert_eq!(found.iter().filter(|p| p.ends_with(name)).count(), 1, "{name} in {found:?}");
+    }
+    let current = |paths: &[PathBuf]| paths.iter().any(|p| p.ends_with("libdeepinfer_current.so"));
+    assert!(!current(&found) && !current(&list("")), "the current directory is never searched");
+}
+
+#[test]
+fn the_vendor_plugins_load_everywhere_and_say_what_they_see() {
+    let runtime = Runtime::new(SearchPath::from_environment());
+    for (name, without_device) in [("nvidia", "NVIDIA driver"), ("ascend", "CANN")] {
+        match runtime.select(&Selection::parse(name).unwrap()) {
+            Ok((backend, device)) => {
+                let error = backend.open(device).unwrap_err().to_string();
+                assert_contains(&error, &[name, "has no kernels for them yet"]);
+            }
+            Err(error) => assert_contains(&error.to_string(), &[name, "has no device", without_device]),
+        }
+        let error = runtime.open(&Selection::parse(name).unwrap()).unwrap_err();
+        assert!(matches!(error, SelectError::NoDevice { .. } | SelectError::MissingOps { .. }), "{error:?}");
+    }
+}
