@@ -1,0 +1,71 @@
+//! How a command ends other than well.
+
+use std::process::ExitCode;
+
+use crate::terminal;
+
+/// Why a command did not do its work.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Its input is refused: arguments, files, model or accelerator.
+    Input(anyhow::Error),
+    /// A fault ended it: the device, or a result that cannot be written.
+    Fault(anyhow::Error),
+    /// Nobody reads its output any more, as in `deepinfer ... | head`. This is the reader's decision, not an error.
+    ReaderGone,
+}
+
+impl Failure {
+    pub(crate) fn input(error: impl Into<anyhow::Error>) -> Self {
+        Self::Input(error.into())
+    }
+
+    pub(crate) fn fault(error: impl Into<anyhow::Error>) -> Self {
+        Self::Fault(error.into())
+    }
+
+    /// Prints the error and gives the exit code of the process.
+    pub(crate) fn report(&self) -> ExitCode {
+        match self {
+            Self::Input(error) => {
+                terminal::error(&sentence(error));
+                ExitCode::from(2)
+            }
+            Self::Fault(error) => {
+                terminal::error(&sentence(error));
+                ExitCode::from(1)
+            }
+            Self::ReaderGone => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// The error and its causes in one sentence. A cause that the text before already quotes is not repeated: some errors
+/// quote their cause, others only refer to it.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn causes_follow_once() {
+        let cause = std::io::Error::other("disk full");
+        let error = anyhow::Error::new(cause).context("cannot write out.jsonl").context("the run ended");
+        assert_eq!(sentence(&error), "the run ended: cannot write out.jsonl: disk full");
+
+        let quoting = Err::<(), _>(std::io::Error::other("disk full")).context("cannot write: disk full").unwrap_err();
+        assert_eq!(sentence(&quoting), "cannot write: disk full");
+    }
+}

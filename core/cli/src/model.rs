@@ -1,0 +1,123 @@
+//! From a choice of model and accelerator to an engine that runs.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::Context;
+use deepinfer_engine::Engine;
+use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
+use deepinfer_model::tokenizer::Tokenizer;
+use deepinfer_model::{KvCache, LoadError, Model, Numerics};
+use deepinfer_runtime::{Runtime, SearchPath, SelectError, Selection};
+use indicatif::BinaryBytes;
+
+use crate::embedded;
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Directory of the model when the command line names none.
+const MODEL_VARIABLE: &str = "DEEPINFER_HF_MODEL_DIR";
+
+/// Warnings about a checkpoint that are shown in full.
+const SHOWN_WARNINGS: usize = 10;
+
+/// Where a model comes from.
+#[derive(Debug)]
+pub(crate) enum ModelSource {
+    /// A directory in the layout of Hugging Face.
+    Directory(PathBuf),
+    /// The miniature in the program.
+    Embedded,
+}
+
+impl ModelSource {
+    /// The directory that the command line names, else the one of `DEEPINFER_HF_MODEL_DIR`, else the miniature.
+    pub(crate) fn choose(named: Option<&Path>) -> Self {
+        let from_environment = || std::env::var_os(MODEL_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        named.map(Path::to_owned).or_else(from_environment).map_or(Self::Embedded, Self::Directory)
+    }
+
+    /// Opens the checkpoint.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub(crate) fn open(&self) -> Result<Checkpoint, CheckpointError> {
+        match self {
+            Self::Directory(dir) => Checkpoint::open(dir),
+            Self::Embedded => embedded::open(),
+        }
+    }
+}
+
+/// The accelerator that the command line names, else the one of `DEEPINFER_ACCELERATOR`, else `auto`.
+///
+/// # Errors
+/// The text names nothing that could be an accelerator.
+pub(crate) fn choose_accelerator(named: Option<&str>) -> Result<Selection, SelectError> {
+    named.map_or_else(Selection::from_env, Selection::parse)
+}
+
+/// The tokenizer of a checkpoint; `None` if it has no `tokenizer.json`.
+///
+/// # Errors
+/// The file cannot be read, or is not a tokenizer of this model.
+pub(crate) fn open_tokenizer(checkpoint: &Checkpoint) -> Result<Option<Arc<Tokenizer>>, Failure> {
+    let Some(json) = checkpoint.file("tokenizer.json").map_err(Failure::input)? else { return Ok(None) };
+    let tokenizer = Tokenizer::from_bytes(&json, checkpoint.config().bos_token_id);
+    let tokenizer = tokenizer.with_context(|| format!("the tokenizer of {} is refused", checkpoint.origin()));
+    Ok(Some(Arc::new(tokenizer.map_err(Failure::Input)?)))
+}
+
+/// Opens the accelerator and loads the model on it.
+///
+/// # Errors
+/// The accelerator cannot be used, the checkpoint is refused, or the device has not enough memory.
+///
+/// # Panics
+/// If `chunk_tokens` is 0.
+pub(crate) fn load(
+    selection: &Selection,
+    checkpoint: &Checkpoint,
+    numerics: Numerics,
+    chunk_tokens: usize,
+) -> Result<Engine, Failure> {
+    let device = Runtime::new(SearchPath::from_environment()).open(selection).map_err(Failure::input)?;
+    terminal::note(&memory_note(checkpoint, &numerics));
+
+    let bar = terminal::bytes_bar("loading");
+    let loaded = Model::load(Rc::new(device), checkpoint, numerics, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let (model, warnings) = loaded.map_err(|error| match &error {
+        LoadError::Device { .. } => Failure::fault(error),
+        LoadError::Checkpoint(_) | LoadError::Engram(_) => Failure::input(error),
+    })?;
+    warn(&warnings);
+    Engine::new(model, chunk_tokens).map_err(Failure::fault)
+}
+
+/// What the model takes: weights, and the caches of a request.
+fn memory_note(checkpoint: &Checkpoint, numerics: &Numerics) -> String {
+    let config = checkpoint.config();
+    let context = config.max_position_embeddings;
+    let caches = KvCache::bytes_for(config, numerics, KvCache::pages_for(context), 1);
+    format!(
+        "{}: {} of tensors, and {} of caches for a full context of {context} tokens",
+        checkpoint.origin(),
+        BinaryBytes(checkpoint.total_bytes()),
+        BinaryBytes(caches),
+    )
+}
+
+/// A checkpoint of another kind can hold thousands of tensors that are not used; the first ones tell enough.
+fn warn(warnings: &[CheckpointWarning]) {
+    for warning in warnings.iter().take(SHOWN_WARNINGS) {
+        terminal::warning(warning);
+    }
+    if let Some(more) = warnings.len().checked_sub(SHOWN_WARNINGS).filter(|more| *more > 0) {
+        terminal::warning(&format_args!("{more} more such tensors; deepinfer inspect --check lists them all"));
+    }
+}

@@ -1,0 +1,58 @@
+//! What the person at the terminal sees besides results: messages, progress bars and figures, all on standard error.
+
+use std::fmt::Display;
+use std::io::{IsTerminal, Write, stderr};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Prints an error.
+pub(crate) fn error(message: &dyn Display) {
+    line(format_args!("error: {message}"));
+}
+
+/// Prints a warning.
+pub(crate) fn warning(message: &dyn Display) {
+    line(format_args!("warning: {message}"));
+}
+
+/// Prints figures about a run, dimmed; nothing when standard error is not a terminal.
+pub(crate) fn note(message: &dyn Display) {
+    if !stderr().is_terminal() {
+        return;
+    }
+    if stderr_has_colours() {
+        line(format_args!("\x1b[2m{message}\x1b[0m"));
+    } else {
+        line(format_args!("{message}"));
+    }
+}
+
+/// Whether standard error is a terminal whose user did not ask for plain text (`NO_COLOR`, see no-color.org).
+pub(crate) fn stderr_has_colours() -> bool {
+    stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A bar of bytes, from none to all. Bars are invisible when standard error is not a terminal.
+pub(crate) fn bytes_bar(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::no_length().with_message(what);
+    bar.with_style(style("{msg} {bar:30} {binary_bytes}/{binary_total_bytes}"))
+}
+
+/// A bar of requests; without a total, when the requests are still being written, a count.
+pub(crate) fn requests_bar(total: Option<u64>) -> ProgressBar {
+    match total {
+        Some(total) => {
+            ProgressBar::new(total).with_style(style("{bar:30} {pos}/{len} requests, {msg} ({elapsed}, {eta} left)"))
+        }
+        None => ProgressBar::no_length().with_style(style("{spinner} {pos} requests, {msg} ({elapsed})")),
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the templates of this file are valid")
+}
+
+/// Unlike `eprintln!`, a closed standard error is no reason to panic: there is nobody left to tell.
+fn line(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(stderr(), "{text}");
+}
