@@ -53,3 +53,41 @@ fn no_page(t: usize, j: usize, position: usize, q: i32, pages: &[i32], entries: 
         ),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use deepinfer_plugin_api::Format;
+    use deepinfer_plugin_api::generated::ConvertKvIndex;
+
+    use crate::testing::{Tensor, call};
+
+    /// Two requests: pages 4, 0, 7 and pages 2, none, none; four entries each.
+    fn run(positions: &[i32], requests: &[i32], entries: u32) -> Result<Vec<i32>, String> {
+        let shape = [requests.len(), positions.len() / requests.len().max(1)];
+        let (positions, requests) = (Tensor::i32(&shape, positions), Tensor::i32(&[requests.len()], requests));
+        let table = Tensor::i32(&[2, 3], &[4, 0, 7, 2, -1, i32::MAX]).padded(2);
+        let mut slots = Tensor::unwritten(Format::I32, &shape);
+        call::<ConvertKvIndex>(|a| {
+            (a.positions, a.row_request, a.block_table) = (positions.input(), requests.input(), table.input());
+            (a.entries_per_page, a.slots) = (entries, slots.output());
+        })?;
+        Ok(slots.ints())
+    }
+
+    #[test]
+    fn positions_go_through_the_page_table() {
+        let slots = run(&[0, 3, 4, 11, -1, 3, 0, -5], &[0, 1], 4).unwrap();
+        assert_eq!(slots, [16, 19, 0, 31, -1, 11, 8, -1]);
+        assert!(run(&[], &[], 4).unwrap().is_empty());
+    }
+
+    #[test]
+    fn positions_without_a_page_are_refused() {
+        let beyond = "positions[0, 1] is 12, but the 3 pages of request 0 hold 12 entries";
+        assert!(run(&[0, 12], &[0], 4).unwrap_err().contains(beyond));
+        assert!(run(&[4, 0], &[1], 4).unwrap_err().contains("positions[0, 0] is 4, but block_table[1, 1] is -1"));
+        assert!(run(&[8], &[1], 4).unwrap_err().contains("block_table[1, 2] is 2147483647"));
+        assert!(run(&[0], &[2], 4).unwrap_err().contains("row_request[0] is 2"));
+        assert!(run(&[0], &[0], 0).unwrap_err().contains("entries_per_page is 0"));
+    }
+}
