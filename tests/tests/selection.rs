@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use c_plugin::plugin;
+use deepinfer_ops::args::RmsNorm;
+use deepinfer_ops::{Device, Dispatch, Format, Tensor};
 use deepinfer_runtime::{BackendState, Runtime, SearchPath, SelectError, Selection};
 use tempfile::TempDir;
 
@@ -202,4 +204,26 @@ fn the_vendor_plugins_load_everywhere_and_say_what_they_see() {
         let error = runtime.open(&Selection::parse(name).unwrap()).unwrap_err();
         assert!(matches!(error, SelectError::NoDevice { .. } | SelectError::MissingOps { .. }), "{error:?}");
     }
+}
+
+#[test]
+fn auto_opens_the_reference_backend_and_an_op_runs_on_it() {
+    let runtime = Runtime::new(SearchPath::from_environment());
+    let device = runtime.open(&Selection::default()).unwrap();
+    assert_eq!((device.backend(), device.info().is_cpu()), ("cpu", true));
+    assert_eq!(runtime.open(&Selection::parse("cpu-reference").unwrap()).unwrap().backend(), "cpu");
+
+    let tensor = |shape: &[usize], values: &[f32]| {
+        let memory = device.allocate(Tensor::bytes_of(Format::F32, shape)).unwrap();
+        let tensor = Tensor::plain(&memory, 0, Format::F32, shape);
+        device.upload(&tensor, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>()).unwrap();
+        tensor
+    };
+    let (x, weight, out) = (tensor(&[1, 2], &[3.0, 4.0]), tensor(&[2], &[1.0, 2.0]), tensor(&[1, 2], &[]));
+    device.dispatch(&RmsNorm { x: &x, weight: &weight, eps: 0.0, out: &out }).unwrap();
+    let mut bytes = [0; 8];
+    device.download(&out, &mut bytes).unwrap();
+    let values = bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_ne_bytes(b));
+    let root_mean_square = 12.5_f64.sqrt();
+    assert!(values.eq([(3.0 / root_mean_square) as f32, (8.0 / root_mean_square) as f32]));
 }
