@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use deepinfer_plugin_api::numerics::Bf16;
 use safetensors::{Dtype, SafeTensors};
 
 /// One file.
@@ -33,6 +34,11 @@ impl Golden {
     /// F32 values.
     pub(crate) fn f32(&self, tensor: &str) -> Vec<f32> {
         self.elements(tensor, Dtype::F32).1.into_iter().map(f32::from_le_bytes).collect()
+    }
+
+    /// BF16 values as F32.
+    pub(crate) fn bf16(&self, tensor: &str) -> Vec<f32> {
+        self.elements(tensor, Dtype::BF16).1.into_iter().map(|b| Bf16(u16::from_le_bytes(b)).to_f32()).collect()
     }
 
     /// 32-bit integers.

@@ -81,3 +81,117 @@ const NOISE_BOUND: [f32; 33] = {
     }
     bound
 };
+
+#[cfg(test)]
+mod tests {
+    use deepinfer_plugin_api::Format;
+    use deepinfer_plugin_api::generated::FusedSample;
+
+    use super::*;
+    use crate::random;
+    use crate::testing::{Tensor, call};
+
+    fn run(logits: &Tensor, scale: &[f32], seed: &[i64], position: &[i32]) -> Result<Vec<i32>, String> {
+        let n = scale.len();
+        let (scale, seed, position) = (Tensor::f32(&[n], scale), Tensor::i64(&[n], seed), Tensor::i32(&[n], position));
+        let mut token = Tensor::unwritten(Format::I32, &[n]);
+        call::<FusedSample>(|a| {
+            (a.logits, a.inv_temperature, a.seed) = (logits.input(), scale.input(), seed.input());
+            (a.position, a.token) = (position.input(), token.output());
+        })?;
+        Ok(token.ints())
+    }
+
+    fn greedy(logits: &[f32]) -> i32 {
+        run(&Tensor::f32(&[1, logits.len()], logits), &[0.0], &[0], &[0]).unwrap()[0]
+    }
+
+    /// By the definition, with the noise of every column.
+    fn plain(logits: &[f32], scale: f32, seed: u64, position: u32) -> i32 {
+        let noise = |v: usize| gumbel::noise(seed, position, v as u32, Domain::TargetDraw, 0);
+        let values: Vec<f32> = logits.iter().enumerate().map(|(v, &logit)| logit * scale + noise(v)).collect();
+        let best = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        values.iter().position(|&value| value == best).unwrap() as i32
+    }
+
+    #[test]
+    fn equals_the_definition() {
+        const V: usize = 1023;
+        for (scale, spread) in [(1.0, 1.0), (0.3, 5.0), (1e-30, 1.0), (3.0, 9.0), (1e30, 1e30), (1.0, 0.0)] {
+            let logits: Vec<f32> = random::floats(70, 40 * V).iter().map(|v| v * spread).collect();
+            let scales = [scale; 40];
+            let seeds: Vec<i64> = (0..40).map(|n| (n - 20) * 0x0123_4567_89AB_CDEF).collect();
+            let positions: Vec<i32> = (0..40).map(|n| n * n * 1000).collect();
+            let ours = run(&Tensor::f32(&[40, V], &logits).padded(1), &scales, &seeds, &positions).unwrap();
+            for (n, row) in logits.chunks(V).enumerate() {
+                assert_eq!(ours[n], plain(row, scale, seeds[n] as u64, positions[n] as u32), "scale {scale}, row {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn masked_columns_are_never_drawn() {
+        let mut logits = vec![f32::NEG_INFINITY; 50];
+        logits[13] = -1e30;
+        for position in 0..20 {
+            assert_eq!(run(&Tensor::f32(&[1, 50], &logits), &[0.7], &[1], &[position]).unwrap(), [13]);
+        }
+    }
+
+    /// Each column is drawn about as often as its probability says: within five standard deviations.
+    #[test]
+    fn frequencies_are_probabilities() {
+        const DRAWS: i32 = 20_000;
+        let probability = [0.5f32, 0.25, 0.125, 0.1, 0.025];
+        let logits = Tensor::f32(&[1, 5], &probability.map(f32::ln));
+        let mut counts = [0; 5];
+        for position in 0..DRAWS {
+            counts[run(&logits, &[1.0], &[99], &[position]).unwrap()[0] as usize] += 1;
+        }
+        for (count, p) in counts.into_iter().zip(probability) {
+            let (mean, deviation) = (DRAWS as f32 * p, (DRAWS as f32 * p * (1.0 - p)).sqrt());
+            assert!((count as f32 - mean).abs() < 5.0 * deviation, "{count} instead of {mean}");
+        }
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_the_largest() {
+        assert_eq!(greedy(&[1.0, 3.0, 3.0, 2.0]), 1);
+        assert_eq!(greedy(&[-1.0, -0.0, 0.0]), 1);
+        assert_eq!(greedy(&[f32::NEG_INFINITY, f32::MIN]), 1);
+    }
+
+    #[test]
+    fn rows_without_a_distribution_give_minus_one() {
+        let bad = [[f32::NAN, 1.0], [1.0, f32::INFINITY], [f32::NEG_INFINITY; 2]];
+        let logits = Tensor::f32(&[3, 2], bad.as_flattened());
+        for scale in [0.0, 1.0] {
+            assert_eq!(run(&logits, &[scale; 3], &[1; 3], &[0; 3]).unwrap(), [-1; 3]);
+        }
+        assert_eq!(run(&Tensor::f32(&[1, 0], &[]), &[1.0], &[1], &[0]).unwrap(), [-1]);
+        assert!(run(&Tensor::f32(&[0, 4], &[]), &[], &[], &[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn refusals() {
+        let logits = Tensor::f32(&[2, 1], &[1.0; 2]);
+        for bad in [-1.0, f32::NAN, f32::INFINITY] {
+            let message = run(&logits, &[1.0, bad], &[0; 2], &[0; 2]).unwrap_err();
+            assert!(message.contains("inv_temperature[1] is"), "{message}");
+        }
+        assert!(run(&logits, &[1.0; 2], &[0; 2], &[0, -1]).unwrap_err().contains("position[1] is -1"));
+    }
+
+    /// The noise falls as its integer grows, so a class of integers is bounded by its smallest.
+    #[test]
+    fn bounds_hold() {
+        for (zeros, bound) in NOISE_BOUND.into_iter().enumerate() {
+            let low = if zeros == 32 { 0 } else { 1u32 << (31 - zeros) };
+            assert_eq!(low.leading_zeros() as usize, zeros);
+            let lanes = [low, low + low / 3, low + low / 2, low.saturating_mul(2).saturating_sub(1).max(low)];
+            assert!(lanes.iter().all(|&lane| gumbel::from_lane(lane) <= bound));
+            assert_eq!(gumbel::from_lane(low), bound);
+        }
+        assert!(NOISE_BOUND.is_sorted());
+    }
+}

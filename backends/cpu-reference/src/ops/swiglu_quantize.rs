@@ -54,3 +54,87 @@ fn swiglu(gate: f64, up: f64, limit: f64) -> f64 {
     let gate = if gate > limit { limit } else { gate };
     gate / (1.0 + libm::exp(-gate)) * up.clamp(-limit, limit)
 }
+
+#[cfg(test)]
+mod tests {
+    use deepinfer_plugin_api::generated::SwigluQuantize;
+
+    use super::*;
+    use crate::golden::{Golden, assert_close};
+    use crate::random;
+    use crate::testing::{Tensor, call};
+
+    /// `gate`, `up` and `row_weight`.
+    type Inputs<'a> = (&'a Tensor, &'a Tensor, Option<&'a Tensor>);
+
+    fn run(
+        (gate, up, weight): Inputs<'_>,
+        limit: f32,
+        mid: u32,
+        out: Format,
+        shape: &[usize],
+    ) -> Result<Tensor, String> {
+        let mut out = Tensor::unwritten(out, shape);
+        call::<SwigluQuantize>(|a| {
+            (a.gate, a.up, a.limit, a.mid, a.out) = (gate.input(), up.input(), limit, mid, out.output());
+            if let Some(weight) = weight {
+                a.row_weight = weight.input();
+            }
+        })?;
+        Ok(out)
+    }
+
+    #[test]
+    fn golden() {
+        let file = Golden::open("moe");
+        let (gate, up) =
+            (Tensor::f32(&[1, 16], &file.f32("swiglu.gate")), Tensor::f32(&[1, 16], &file.f32("swiglu.up")));
+        let out = run((&gate, &up, None), 10.0, 0, Format::F32, &[1, 16]).unwrap();
+        assert_close(&out.floats(), &file.f32("swiglu.out"), 1e-6, 1e-6);
+    }
+
+    #[test]
+    fn every_rounding_is_that_of_its_format() {
+        const SHAPE: [usize; 2] = [60, 64];
+        let (gate, up) = (random::floats(50, 60 * 64), random::floats(51, 60 * 64));
+        let weight = Tensor::f32(&[60], &random::floats(52, 60));
+        let (gate, up) = (Tensor::f32(&SHAPE, &gate), Tensor::f32(&SHAPE, &up).padded(2));
+        let inputs = (&gate, &up, Some(&weight));
+        let run = |mid, out| run(inputs, 1.5, mid, out, &SHAPE).unwrap();
+        let wide = run(0, Format::F32).floats();
+        let narrow: Vec<f32> = wide.iter().map(|&v| bf16::round(v)).collect();
+        assert_eq!(run(1, Format::F32).floats(), narrow);
+        assert_eq!(run(0, Format::Bf16).floats(), narrow);
+        assert_eq!(run(1, Format::Bf16).floats(), narrow);
+        for (mid, values) in [(0, &wide), (1, &narrow)] {
+            let (ours, expected) = (run(mid, Format::Fp8Row32), Tensor::floating(Format::Fp8Row32, &SHAPE, values));
+            assert_eq!(ours.to_bytes(), expected.to_bytes());
+            assert_eq!(ours.scale_bytes(), expected.scale_bytes());
+        }
+        assert_ne!(wide, narrow);
+    }
+
+    #[test]
+    fn limits_and_bad_values() {
+        let row = |values: &[f32]| Tensor::f32(&[1, values.len()], values);
+        let (gate, up) = (row(&[50.0, 50.0, f32::NAN, 1.0, f32::INFINITY]), row(&[-9.0, 3.0, 1.0, f32::NAN, 1.0]));
+        let limited = run((&gate, &up, None), 4.0, 0, Format::F32, &[1, 5]).unwrap().floats();
+        let four = (4.0 * crate::scalar::sigmoid(4.0)) as f32;
+        assert_eq!(limited[..2], [-4.0 * four, 3.0 * four]);
+        assert!(limited[2].is_nan() && limited[3].is_nan());
+        assert_eq!(limited[4], four);
+        let free = run((&gate, &up, None), 0.0, 0, Format::F32, &[1, 5]).unwrap().floats();
+        assert_eq!(free[..2], [-450.0, 150.0]);
+        assert_eq!(free[4], f32::INFINITY);
+    }
+
+    #[test]
+    fn refusals_and_nothing() {
+        let x = Tensor::f32(&[1, 40], &[1.0; 40]);
+        let message = run((&x, &x, None), 0.0, 0, Format::Fp8Row32, &[1, 40]).err().unwrap();
+        assert!(message.contains("out has 40 columns"), "{message}");
+        assert!(run((&x, &x, None), 0.0, 2, Format::F32, &[1, 40]).err().unwrap().contains("mid is 2"));
+        let none = Tensor::f32(&[0, 32], &[]);
+        assert!(run((&none, &none, None), 0.0, 0, Format::Fp8Row32, &[0, 32]).is_ok());
+    }
+}
