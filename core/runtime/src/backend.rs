@@ -234,3 +234,11 @@ pub fn missing_ops(backend: &LoadedBackend, profile: &str) -> Vec<&'static str> 
     };
     required.iter().copied().filter(|name| !has(name)).collect()
 }
+
+/// Names missing ops in a sentence that says what a backend does not implement; a backend without kernels lacks them all.
+pub(crate) fn describe_missing<S: AsRef<str>>(missing: &[S], profile: &str) -> String {
+    match deepinfer_plugin_api::profile(profile) {
+        Some(all) if all.len() == missing.len() => format!("any of the {} ops of {profile}", all.len()),
+        _ => missing.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", "),
+    }
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::backend::{DeviceInfo, LoadedBackend, missing_ops};
+use crate::backend::{DeviceInfo, LoadedBackend, describe_missing, missing_ops};
 use crate::load::load;
 use crate::{Runtime, TEXT_PROFILE};
 
@@ -97,9 +97,11 @@ fn describe(backend: &LoadedBackend) -> BackendState {
 
 impl fmt::Display for BackendReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BackendState::Loaded { name, version, abi, devices, no_device, ops, missing_ops, .. } = &self.state else {
-            let BackendState::Refused { reason } = &self.state else { unreachable!("two states") };
-            return writeln!(f, "refused: {reason}");
+        let (name, version, abi, devices, no_device, ops, missing) = match &self.state {
+            BackendState::Refused { reason } => return writeln!(f, "refused: {reason}"),
+            BackendState::Loaded { name, version, abi, devices, no_device, ops, missing_ops, .. } => {
+                (name, version, abi, devices, no_device, ops, missing_ops)
+            }
         };
         writeln!(f, "{name} {version} (plugin ABI {abi}, {})", self.path.display())?;
         if let Some(reason) = no_device {
@@ -111,8 +113,8 @@ impl fmt::Display for BackendReport {
         }
         let list: Vec<String> = ops.iter().map(|op| format!("{}@{}", op.name, op.version)).collect();
         writeln!(f, "  {} op implementations{}{}", ops.len(), if ops.is_empty() { "" } else { ": " }, list.join(", "))?;
-        if !missing_ops.is_empty() {
-            writeln!(f, "  missing for {TEXT_PROFILE}: {}", missing_ops.join(", "))?;
+        if !missing.is_empty() {
+            writeln!(f, "  does not implement {}", describe_missing(missing, TEXT_PROFILE))?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::backend::{LoadedBackend, PluginError, missing_ops};
+use crate::backend::{LoadedBackend, PluginError, describe_missing, missing_ops};
 use crate::find::{SearchPath, privileges_are_raised};
 use crate::load::{LoadError, load};
 use crate::{OpenDevice, TEXT_PROFILE};
@@ -144,7 +144,8 @@ pub enum SelectError {
         count: u32,
     },
     /// The backend that was named cannot run the model.
-    #[error("{}: the backend {name} cannot run the model: it does not implement {}", path.display(), ops.join(", "))]
+    #[error("{}: the backend {name} cannot run the model: it does not implement {}", path.display(),
+        describe_missing(ops, TEXT_PROFILE))]
     MissingOps {
         /// Backend.
         name: String,
@@ -177,12 +178,12 @@ pub enum SelectError {
 
 /// The end of a sentence about candidates that do not fit.
 fn because(rejected: &[Rejection], searched: &[PathBuf]) -> String {
-    let list = |items: Vec<String>| items.concat();
     if rejected.is_empty() {
-        let places = list(searched.iter().map(|d| format!("\n  {}", d.display())).collect());
+        let places: String = searched.iter().map(|folder| format!("\n  {}", folder.display())).collect();
         return format!("; no plugin (lib*deepinfer_*.so) was found in{places}");
     }
-    format!("; these plugins were found:{}", list(rejected.iter().map(|r| format!("\n  {}", r.reason)).collect()))
+    let reasons: String = rejected.iter().map(|r| format!("\n  {}", r.reason)).collect();
+    format!("; these plugins were found:{reasons}")
 }
 
 /// The plugins of this process.
@@ -292,7 +293,8 @@ fn usable_for_text(path: &Path) -> Result<(&'static LoadedBackend, bool), String
     device_count(backend).map_err(|reason| describe(format_args!("the backend {name} has no device: {reason}")))?;
     let missing = missing_ops(backend, TEXT_PROFILE);
     if !missing.is_empty() {
-        return Err(describe(format_args!("the backend {name} does not implement {}", missing.join(", "))));
+        let missing = describe_missing(&missing, TEXT_PROFILE);
+        return Err(describe(format_args!("the backend {name} does not implement {missing}")));
     }
     let first = backend
         .device_info(0)
