@@ -19,36 +19,31 @@ impl Golden {
         Self { name, bytes: std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())) }
     }
 
-    fn elements<const N: usize>(&self, tensor: &str, dtype: Dtype) -> (Vec<usize>, Vec<[u8; N]>) {
+    fn elements<const N: usize>(&self, tensor: &str, dtype: Dtype) -> Vec<[u8; N]> {
         let file = SafeTensors::deserialize(&self.bytes).unwrap();
         let view = file.tensor(tensor).unwrap_or_else(|error| panic!("{} of {}: {error}", tensor, self.name));
         assert_eq!(view.dtype(), dtype, "{tensor}");
-        (view.shape().to_vec(), view.data().as_chunks::<N>().0.to_vec())
-    }
-
-    /// Extents of an F32 tensor.
-    pub(crate) fn shape(&self, tensor: &str) -> Vec<usize> {
-        self.elements::<4>(tensor, Dtype::F32).0
+        view.data().as_chunks::<N>().0.to_vec()
     }
 
     /// F32 values.
     pub(crate) fn f32(&self, tensor: &str) -> Vec<f32> {
-        self.elements(tensor, Dtype::F32).1.into_iter().map(f32::from_le_bytes).collect()
+        self.elements(tensor, Dtype::F32).into_iter().map(f32::from_le_bytes).collect()
     }
 
     /// BF16 values as F32.
     pub(crate) fn bf16(&self, tensor: &str) -> Vec<f32> {
-        self.elements(tensor, Dtype::BF16).1.into_iter().map(|b| Bf16(u16::from_le_bytes(b)).to_f32()).collect()
+        self.elements(tensor, Dtype::BF16).into_iter().map(|b| Bf16(u16::from_le_bytes(b)).to_f32()).collect()
     }
 
     /// 32-bit integers.
     pub(crate) fn i32(&self, tensor: &str) -> Vec<i32> {
-        self.elements(tensor, Dtype::I32).1.into_iter().map(i32::from_le_bytes).collect()
+        self.elements(tensor, Dtype::I32).into_iter().map(i32::from_le_bytes).collect()
     }
 
     /// 64-bit integers.
     pub(crate) fn i64(&self, tensor: &str) -> Vec<i64> {
-        self.elements(tensor, Dtype::I64).1.into_iter().map(i64::from_le_bytes).collect()
+        self.elements(tensor, Dtype::I64).into_iter().map(i64::from_le_bytes).collect()
     }
 
     /// 64-bit integers that are small.
@@ -58,7 +53,7 @@ impl Golden {
 
     /// Bytes.
     pub(crate) fn u8(&self, tensor: &str) -> Vec<u8> {
-        self.elements::<1>(tensor, Dtype::U8).1.into_iter().flatten().collect()
+        self.elements::<1>(tensor, Dtype::U8).into_iter().flatten().collect()
     }
 }
 

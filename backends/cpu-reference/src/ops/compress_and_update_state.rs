@@ -42,8 +42,9 @@ fn compress<T: Float>(a: &mut CompressAndUpdateStateArgs<'_>) -> Result<(), Faul
     let mut writes = Vec::new();
     for q in 0..requests.count() {
         let rows = requests.rows(q);
-        for t in rows.start.max(rows.end.saturating_sub(ring))..rows.end {
-            let position = index(OP, "positions", &[t], positions[t], i32::MAX as usize)?;
+        let kept = rows.start.max(rows.end.saturating_sub(ring))..rows.end;
+        for (t, &position) in kept.clone().zip(&positions[kept]) {
+            let position = index(OP, "positions", &[t], position, i32::MAX as usize)?;
             writes.push((t, ring_row(q, position)));
         }
     }
@@ -137,7 +138,6 @@ mod tests {
         score: Vec<f32>,
         dim: usize,
         ratio: usize,
-        ring: usize,
         state: Tensor,
     }
 
@@ -146,7 +146,7 @@ mod tests {
     impl Stream {
         fn new(latent: Vec<f32>, score: Vec<f32>, dim: usize, ratio: usize, ring: usize) -> Self {
             let garbage = vec![f32::NAN; 3 * ring * 2 * dim];
-            Self { latent, score, dim, ratio, ring, state: Tensor::f32(&[3, ring, 2, dim], &garbage) }
+            Self { latent, score, dim, ratio, state: Tensor::f32(&[3, ring, 2, dim], &garbage) }
         }
 
         /// Rows of each request.
@@ -155,12 +155,12 @@ mod tests {
         }
 
         /// Feeds the positions `parts[q]` of each request, and returns the pooled rows of each.
-        fn feed(&mut self, parts: [Range<usize>; 2]) -> [Vec<f32>; 2] {
+        fn feed(&mut self, parts: &[Range<usize>; 2]) -> [Vec<f32>; 2] {
             let (dim, len) = (self.dim, self.len());
             let rows = || (0..2).flat_map(|q| parts[q].clone().map(move |p| (q, p)));
             let pick = |from: &[f32]| rows().flat_map(|(q, p)| from[(q * len + p) * dim..][..dim].to_vec()).collect();
             let (latent, score): (Vec<f32>, Vec<f32>) = (pick(&self.latent), pick(&self.score));
-            let ends = |p: usize| (p + 1) % self.ratio == 0;
+            let ends = |p: usize| (p + 1).is_multiple_of(self.ratio);
             let groups: Vec<i32> = rows().zip(0..).filter(|((_, p), _)| ends(*p)).map(|(_, t)| t).collect();
             let ints = |values: Vec<i32>| Tensor::i32(&[values.len()], &values);
             let t = rows().count();
@@ -207,13 +207,13 @@ mod tests {
             out.floats()
         };
 
-        let whole = Stream::new(latent.clone(), score.clone(), 64, 2, 4).feed([0..27, 0..27]).concat();
+        let whole = Stream::new(latent.clone(), score.clone(), 64, 2, 4).feed(&[0..27, 0..27]).concat();
         assert_close(&normalise(whole.clone()), &file.f32("layer1.latent"), 1e-5, 0.0);
 
         let mut stream = Stream::new(latent, score, 64, 2, 4);
         let mut single = [Vec::new(), Vec::new()];
         for (p, emitted) in (0..27).zip(file.i64("layer1.step_emits")) {
-            for (single, row) in single.iter_mut().zip(stream.feed([p..p + 1, p..p + 1])) {
+            for (single, row) in single.iter_mut().zip(stream.feed(&[p..p + 1, p..p + 1])) {
                 assert_eq!(row.len(), 64 * emitted as usize);
                 single.extend(row);
             }
@@ -230,12 +230,12 @@ mod tests {
             let count = 2 * len * dim;
             Stream::new(random::floats(24, count), random::floats(25, count), dim, ratio, ring)
         };
-        let whole = new(4).feed([0..len, 0..len]);
+        let whole = new(4).feed(&[0..len, 0..len]);
         for ring in [4, 7] {
             let mut stream = new(ring);
             let mut parts = [Vec::new(), Vec::new()];
             for (a, b) in [(0..1, 0..10), (1..9, 10..10), (9..9, 10..11), (9..12, 11..17), (12..23, 17..23)] {
-                for (parts, rows) in parts.iter_mut().zip(stream.feed([a, b])) {
+                for (parts, rows) in parts.iter_mut().zip(stream.feed(&[a, b])) {
                     parts.extend(rows);
                 }
             }
@@ -248,7 +248,7 @@ mod tests {
         let (dim, len, ring) = (2, 5, 3);
         let mut stream =
             Stream::new(random::floats(26, 2 * len * dim), random::floats(27, 2 * len * dim), dim, 2, ring);
-        stream.feed([0..5, 0..2]);
+        stream.feed(&[0..5, 0..2]);
         let state = stream.state.floats();
         let entry = |slot: usize, at: usize| &state[(slot * ring + at) * 2 * dim..][..2 * dim];
         let row = |q: usize, p: usize| {
@@ -267,7 +267,7 @@ mod tests {
         let latent = vec![1.0, 1.0, 1.0, 5.0, 5.0, 5.0];
         let score = vec![0.0, f32::NEG_INFINITY, f32::NAN, 0.0, 2.0, 0.0];
         let mut stream = Stream::new([latent.clone(), latent].concat(), [score.clone(), score].concat(), 3, 2, 2);
-        let [row, _] = stream.feed([0..2, 0..0]);
+        let [row, _] = stream.feed(&[0..2, 0..0]);
         assert_eq!(row[..2], [3.0, 5.0]);
         assert!(row[2].is_nan());
     }

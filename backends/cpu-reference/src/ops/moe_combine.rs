@@ -42,7 +42,6 @@ mod tests {
     use deepinfer_plugin_api::Format;
     use deepinfer_plugin_api::generated::{GroupedLinear, Linear, MoeCombine, MoeDispatch, Quantize, SwigluQuantize};
 
-    use super::*;
     use crate::golden::{Golden, assert_close};
     use crate::testing::{Tensor, call};
 
