@@ -55,11 +55,6 @@ impl Layout {
         Ok(Self { format, entries: entries_per_page as usize, dim })
     }
 
-    /// Channels of an entry.
-    pub(crate) fn dim(&self) -> usize {
-        self.dim
-    }
-
     /// Entries in a page.
     pub(crate) fn entries(&self) -> usize {
         self.entries

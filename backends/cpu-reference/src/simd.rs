@@ -70,13 +70,15 @@ pub(crate) trait Lanes: Copy {
     fn mul(self, other: Self) -> Self;
     /// `self * b + c`, where `self * b` must be exact.
     fn mul_add(self, b: Self, c: Self) -> Self;
+    /// The sum of the lanes: `((0+4) + (2+6)) + ((1+5) + (3+7))`.
+    fn join(self) -> f64;
     /// The values.
     fn to_array(self) -> [f64; LANES];
 }
 
 /// Lanes without an extension.
 #[derive(Clone, Copy)]
-pub(crate) struct Plain([f64; LANES]);
+pub(crate) struct Plain(pub(crate) [f64; LANES]);
 
 impl Lanes for Plain {
     #[inline(always)]
@@ -110,6 +112,12 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn join(self) -> f64 {
+        let l = self.0;
+        ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]))
+    }
+
+    #[inline(always)]
     fn to_array(self) -> [f64; LANES] {
         self.0
     }
@@ -123,6 +131,20 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::{LANES, Lanes};
+
+    /// [`Lanes::join`] of lanes 0 to 3 and 4 to 7: half onto half until one is left.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
+    #[inline(always)]
+    unsafe fn join(low: __m256d, high: __m256d) -> f64 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let four = _mm256_add_pd(low, high);
+            let two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd::<1>(four));
+            _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)))
+        }
+    }
 
     /// Lanes in two AVX registers.
     #[derive(Clone, Copy)]
@@ -159,6 +181,11 @@ mod x86 {
         #[inline(always)]
         fn mul_add(self, b: Self, c: Self) -> Self {
             unsafe { Self(_mm256_fmadd_pd(self.0, b.0, c.0), _mm256_fmadd_pd(self.1, b.1, c.1)) }
+        }
+
+        #[inline(always)]
+        fn join(self) -> f64 {
+            unsafe { join(self.0, self.1) }
         }
 
         #[inline(always)]
@@ -207,6 +234,11 @@ mod x86 {
         #[inline(always)]
         fn mul_add(self, b: Self, c: Self) -> Self {
             unsafe { Self(_mm512_fmadd_pd(self.0, b.0, c.0)) }
+        }
+
+        #[inline(always)]
+        fn join(self) -> f64 {
+            unsafe { join(_mm512_castpd512_pd256(self.0), _mm512_extractf64x4_pd::<1>(self.0)) }
         }
 
         #[inline(always)]

@@ -4,13 +4,7 @@
 //! `((0+4) + (2+6)) + ((1+5) + (3+7))`. All of it in F64, starting from +0. The order depends on the length alone, and
 //! eight independent lanes are what a vector unit adds at once, so the fast form and the plain form are one.
 
-use crate::simd::{LANES, Lanes, multiversion};
-
-/// Adds the lanes.
-#[inline(always)]
-pub(crate) fn join(l: [f64; LANES]) -> f64 {
-    ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]))
-}
+use crate::simd::{LANES, Lanes, Plain, multiversion};
 
 /// The sum of `term(0) .. term(len - 1)`.
 #[inline(always)]
@@ -25,7 +19,7 @@ pub(crate) fn sum_by(len: usize, term: impl Fn(usize) -> f64) -> f64 {
     for (sum, k) in lanes.iter_mut().zip(whole..len) {
         *sum += term(k);
     }
-    join(lanes)
+    Plain(lanes).join()
 }
 
 multiversion! {
@@ -122,9 +116,9 @@ fn tile<V: Lanes, const M: usize, const N: usize>(x: [&[f32]; M], w: [&[f32]; N]
         add_chunk(&mut sums, x.each_ref(), w.each_ref());
     }
     let mut joined = [[0.0; N]; M];
-    for i in 0..M {
-        for j in 0..N {
-            joined[i][j] = join(sums[i][j].to_array());
+    for (joined, sums) in joined.iter_mut().zip(sums) {
+        for (joined, sum) in joined.iter_mut().zip(sums) {
+            *joined = sum.join();
         }
     }
     joined
@@ -138,13 +132,13 @@ fn add_chunk<V: Lanes, const M: usize, const N: usize>(
     w: [&[f32; LANES]; N],
 ) {
     let mut wide = [V::splat(0.0); N];
-    for j in 0..N {
-        wide[j] = V::widen(w[j]);
+    for (wide, w) in wide.iter_mut().zip(w) {
+        *wide = V::widen(w);
     }
-    for i in 0..M {
-        let x = V::widen(x[i]);
-        for j in 0..N {
-            sums[i][j] = x.mul_add(wide[j], sums[i][j]);
+    for (sums, x) in sums.iter_mut().zip(x) {
+        let x = V::widen(x);
+        for (sum, w) in sums.iter_mut().zip(wide) {
+            *sum = x.mul_add(w, *sum);
         }
     }
 }

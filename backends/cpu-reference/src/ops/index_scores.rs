@@ -14,6 +14,7 @@ use deepinfer_plugin_api::sdk::tensor::{FloatRows, Rows};
 use deepinfer_plugin_api::sdk::{Cx, Fault};
 use deepinfer_plugin_api::{Format, Shaped};
 
+use crate::arguments;
 use crate::cache::Pages;
 use crate::parallel;
 use crate::sum;
@@ -42,7 +43,10 @@ fn index_scores(_: &Cx<'_>, mut a: IndexScoresArgs<'_>) -> Result<(), Fault> {
         block_table: a.block_table.rows()?,
         visible: a.visible.slice()?,
         candidates: a.candidates.map(|c| c.rows()).transpose()?,
-        block_size: a.block_size as usize,
+        block_size: match a.candidates {
+            Some(_) => arguments::positive("index_scores", "block_size", a.block_size)?,
+            None => 1,
+        },
     };
     call.check(d.n, d.q)?;
     let rows = a.out.rows_mut()?;
@@ -104,9 +108,6 @@ struct Scratch {
 impl Call<'_> {
     /// Checks that every entry that a row sees has a page.
     fn check(&self, columns: usize, requests: usize) -> Result<(), Fault> {
-        if self.candidates.is_some() && self.block_size == 0 {
-            return Err(Fault::invalid("index_scores: block_size is 0, but must be at least 1 with candidates"));
-        }
         let mut checked = vec![0; requests];
         for row in 0..self.visible.len() {
             if self.sees(row) == 0 {

@@ -6,16 +6,14 @@ use deepinfer_plugin_api::generated::LinearArgs;
 use deepinfer_plugin_api::sdk::tensor::FloatRowMut;
 use deepinfer_plugin_api::sdk::{Cx, Fault};
 
+use crate::arguments;
 use crate::matmul::{self, Product, take_front};
 use crate::weights::Weights;
 
 deepinfer_plugin_api::kernel!(Linear, linear);
 
 fn linear(_: &Cx<'_>, mut a: LinearArgs<'_>) -> Result<(), Fault> {
-    let (groups, k, o) = (a.groups as usize, a.dims.k, a.dims.o);
-    if groups == 0 {
-        return Err(Fault::invalid("linear: groups is 0, but must be at least 1"));
-    }
+    let (groups, k, o) = (arguments::positive("linear", "groups", a.groups)?, a.dims.k, a.dims.o);
     let (x, weight) = (a.x.floats()?, Weights::new(&a.weight)?);
     let mut rows: Vec<FloatRowMut<'_>> = a.out.float_rows_mut()?;
     let products = (0..groups).map(|group| Product {

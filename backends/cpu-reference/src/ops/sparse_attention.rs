@@ -13,6 +13,7 @@ use deepinfer_plugin_api::numerics::bf16;
 use deepinfer_plugin_api::sdk::tensor::{FloatRowMut, FloatRows, Rows};
 use deepinfer_plugin_api::sdk::{Cx, Fault};
 
+use crate::arguments;
 use crate::cache::Pages;
 use crate::exp::exp_all;
 use crate::parallel;
@@ -27,9 +28,6 @@ const COST_PS: usize = 200;
 
 fn sparse_attention(_: &Cx<'_>, mut a: SparseAttentionArgs<'_>) -> Result<(), Fault> {
     let d = a.dims;
-    if a.round_probs > 1 {
-        return Err(Fault::invalid(format!("sparse_attention: round_probs is {}, but must be 0 or 1", a.round_probs)));
-    }
     if a.global.is_some() != a.global_slots.is_some() {
         return Err(Fault::invalid("sparse_attention: global and global_slots must be present together"));
     }
@@ -50,7 +48,7 @@ fn sparse_attention(_: &Cx<'_>, mut a: SparseAttentionArgs<'_>) -> Result<(), Fa
         sources: [Some(window), global],
         sink: a.sink.slice()?,
         scale: f64::from(a.scale),
-        rounds_probabilities: a.round_probs == 1,
+        rounds_probabilities: arguments::switch("sparse_attention", "round_probs", a.round_probs)?,
     };
     let row_ps = d.h * d.d * (d.w + d.k) * COST_PS;
     // Few rows are cut by heads as well, at the price of decoding entries more than once.
@@ -224,19 +222,16 @@ fn channels<V: Lanes, const H: usize>(
     channel: usize,
     out: &mut [f64],
 ) {
-    let mut rows: [&[f64]; H] = [&[]; H];
-    for h in 0..H {
-        rows[h] = &p[(head + h) * count..][..count];
-    }
+    let rows: [&[f64]; H] = std::array::from_fn(|h| &p[(head + h) * count..][..count]);
     let mut sums = [V::splat(0.0); H];
     for j in 0..count {
-        let Some(chunk) = entries[j * dim + channel..].first_chunk::<LANES>() else { unreachable!("eight channels") };
+        let chunk = entries[j * dim + channel..].first_chunk().expect("eight channels of an entry");
         let entry = V::widen(chunk);
-        for h in 0..H {
-            sums[h] = sums[h].add(V::splat(rows[h][j]).mul(entry));
+        for (sum, p) in sums.iter_mut().zip(rows) {
+            *sum = sum.add(V::splat(p[j]).mul(entry));
         }
     }
-    for h in 0..H {
-        out[(head + h) * dim + channel..][..LANES].copy_from_slice(&sums[h].to_array());
+    for (h, sum) in sums.iter().enumerate() {
+        out[(head + h) * dim + channel..][..LANES].copy_from_slice(&sum.to_array());
     }
 }
