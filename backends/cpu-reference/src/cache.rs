@@ -193,3 +193,108 @@ pub(crate) fn check_slots(op: &str, arg: &str, slots: &[i32], capacity: usize) -
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random;
+    use crate::testing::{Tensor, view};
+
+    const ENTRIES: usize = 3;
+    const DIM: usize = 64;
+
+    fn layout(format: CacheFormat) -> Layout {
+        let bytes = ENTRIES * format.entry_bytes(DIM);
+        Layout::new("op", "cache", format as u32, ENTRIES as u32, DIM, bytes).unwrap()
+    }
+
+    const FORMATS: [CacheFormat; 5] =
+        [CacheFormat::F32, CacheFormat::Bf16, CacheFormat::Fp8, CacheFormat::Fp4Row16, CacheFormat::Fp4Row32];
+
+    /// What the format makes of a row, by the numerics crate.
+    fn rounded(format: CacheFormat, row: &[f32]) -> Vec<f32> {
+        let tensor = |format| Tensor::floating(format, &[1, DIM], row).floats();
+        match format {
+            CacheFormat::F32 => row.to_vec(),
+            CacheFormat::Bf16 => tensor(deepinfer_plugin_api::Format::Bf16),
+            CacheFormat::Fp8 => tensor(deepinfer_plugin_api::Format::Fp8Row32),
+            CacheFormat::Fp4Row16 => tensor(deepinfer_plugin_api::Format::Fp4Row16),
+            CacheFormat::Fp4Row32 => tensor(deepinfer_plugin_api::Format::Fp4Row32),
+        }
+    }
+
+    /// Entries written in any order are read back, and together fill the page without touching each other.
+    #[test]
+    fn entries_come_back_rounded_and_fill_the_page() {
+        for format in FORMATS {
+            let layout = layout(format);
+            let rows: Vec<Vec<f32>> = (0..ENTRIES).map(|i| random::floats(i as u64, DIM)).collect();
+            let (mut zeros, mut ones) = (vec![0; ENTRIES * format.entry_bytes(DIM)], Vec::new());
+            ones.resize(zeros.len(), 0xFF);
+            for index in [2, 0, 1] {
+                layout.encode_entry(&mut zeros, index, &rows[index]);
+                layout.encode_entry(&mut ones, index, &rows[index]);
+            }
+            assert_eq!(zeros, ones, "{format:?} leaves bytes of a page unwritten");
+            for (index, row) in rows.iter().enumerate() {
+                let mut out = vec![f32::NAN; DIM];
+                layout.decode_entry(&zeros, index, &mut out);
+                assert_eq!(out, rounded(format, row), "{format:?}, entry {index}");
+            }
+        }
+    }
+
+    #[test]
+    fn slots_count_through_the_pages() {
+        let format = CacheFormat::Fp8;
+        let bytes = ENTRIES * format.entry_bytes(DIM);
+        let mut cache = vec![0; 2 * bytes];
+        let row = random::floats(7, DIM);
+        layout(format).encode_entry(&mut cache[bytes..], 1, &row);
+        let raw = Tensor::u8(&[2, bytes], &cache);
+        // The stride of a page may exceed its bytes.
+        let padded = raw.padded(5);
+        for tensor in [&raw, &padded] {
+            let descriptor = tensor.input();
+            let pages = Pages::new("op", "cache", &view(&descriptor), format as u32, ENTRIES as u32, DIM).unwrap();
+            assert_eq!((pages.count(), pages.capacity()), (2, 6));
+            let mut out = vec![f32::NAN; DIM];
+            pages.decode(4, &mut out);
+            assert_eq!(out, rounded(format, &row));
+            pages.decode(1, &mut out);
+            assert!(out.iter().all(|&v| v == 0.0));
+            assert!(pages.check_slots("op", "slots", &[5, -1, i32::MIN]).is_ok());
+            let refusal = pages.check_slots("op", "slots", &[0, 6]).unwrap_err().message;
+            assert_eq!(refusal, "op: slots holds slot 6, but the cache has 6 entries");
+        }
+    }
+
+    #[test]
+    fn plain_entries_keep_payloads() {
+        // A signalling NaN, as F32 and as BF16 widened to F32.
+        for (format, bits) in [(CacheFormat::F32, 0x7F80_0001_u32), (CacheFormat::Bf16, 0xFF81_0000)] {
+            let mut row = vec![0.0; DIM];
+            row[3] = f32::from_bits(bits);
+            let mut page = vec![0; ENTRIES * format.entry_bytes(DIM)];
+            layout(format).encode_entry(&mut page, 1, &row);
+            let mut out = vec![0.0; DIM];
+            layout(format).decode_entry(&page, 1, &mut out);
+            assert_eq!(out[3].to_bits(), bits);
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let refuse =
+            |format, entries, dim, bytes| Layout::new("op", "kv", format, entries, dim, bytes).unwrap_err().message;
+        assert_eq!(refuse(5, 1, 32, 4096), "op: the entry format of kv is 5; 0 to 4 are possible");
+        assert_eq!(refuse(2, 1, 48, 4096), "op: entries of kv have 48 channels, but format 2 needs a multiple of 32");
+        assert_eq!(refuse(3, 1, 24, 4096), "op: entries of kv have 24 channels, but format 3 needs a multiple of 16");
+        assert_eq!(refuse(0, 0, 32, 4096), "op: a page of kv holds 0 entries; at least 1 is needed");
+        assert_eq!(
+            refuse(4, 128, 32, 128 * 17 - 1),
+            "op: 128 entries of 32 channels in format 4 need pages of 2176 bytes, but kv has pages of 2175"
+        );
+        assert!(Layout::new("op", "kv", 0, u32::MAX, 1 << 40, usize::MAX).is_err());
+    }
+}

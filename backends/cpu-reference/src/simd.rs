@@ -62,8 +62,6 @@ pub(crate) trait Lanes: Copy {
     fn splat(x: f64) -> Self;
     /// Eight F32 values.
     fn widen(x: &[f32; LANES]) -> Self;
-    /// Eight F64 values.
-    fn load(x: &[f64; LANES]) -> Self;
     /// Lane by lane, rounded.
     fn add(self, other: Self) -> Self;
     /// Lane by lane, rounded.
@@ -89,11 +87,6 @@ impl Lanes for Plain {
     #[inline(always)]
     fn widen(x: &[f32; LANES]) -> Self {
         Self(x.map(f64::from))
-    }
-
-    #[inline(always)]
-    fn load(x: &[f64; LANES]) -> Self {
-        Self(*x)
     }
 
     #[inline(always)]
@@ -164,11 +157,6 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn load(x: &[f64; LANES]) -> Self {
-            unsafe { Self(_mm256_loadu_pd(x.as_ptr()), _mm256_loadu_pd(x[4..].as_ptr())) }
-        }
-
-        #[inline(always)]
         fn add(self, other: Self) -> Self {
             unsafe { Self(_mm256_add_pd(self.0, other.0), _mm256_add_pd(self.1, other.1)) }
         }
@@ -214,11 +202,6 @@ mod x86 {
         #[inline(always)]
         fn widen(x: &[f32; LANES]) -> Self {
             unsafe { Self(_mm512_cvtps_pd(_mm256_loadu_ps(x.as_ptr()))) }
-        }
-
-        #[inline(always)]
-        fn load(x: &[f64; LANES]) -> Self {
-            unsafe { Self(_mm512_loadu_pd(x.as_ptr())) }
         }
 
         #[inline(always)]

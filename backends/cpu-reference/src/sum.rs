@@ -150,3 +150,85 @@ fn padded(values: &[f32]) -> [f32; LANES] {
     chunk[..values.len()].copy_from_slice(values);
     chunk
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random;
+    use crate::simd::Level;
+
+    /// The order as the module states it, one addition at a time.
+    fn in_order(terms: impl Iterator<Item = f64>) -> f64 {
+        let mut lanes = [0.0; 8];
+        terms.enumerate().for_each(|(k, term)| lanes[k % 8] += term);
+        let [a, b, c, d, e, f, g, h] = lanes;
+        ((a + e) + (c + g)) + ((b + f) + (d + h))
+    }
+
+    /// Values whose sum shows the order: large ones that cancel beside small ones, zeros of both signs, subnormals.
+    fn adversarial(seed: u64, count: usize) -> Vec<f32> {
+        let values = random::floats(seed, count);
+        let choices = random::indices(seed, count, 8);
+        let factors = [1.0, -1.0, 1e30, -1e30, 1e-30, 0.0, -0.0, 1e-42];
+        values.iter().zip(choices).map(|(v, choice)| v * factors[choice as usize]).collect()
+    }
+
+    fn same(a: f64, b: f64) -> bool {
+        a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+    }
+
+    #[test]
+    fn terms_are_added_in_the_stated_order() {
+        // Products use nearly all bits of F64, so that additions round and the order shows.
+        let terms = |len: usize| -> Vec<f64> {
+            let (a, b) = (adversarial(1, len), adversarial(6, len));
+            a.into_iter().zip(b).map(|(a, b)| f64::from(a) * f64::from(b)).collect()
+        };
+        for len in (0..40).chain([255, 256, 1000]) {
+            let terms = terms(len);
+            assert!(same(sum_by(len, |k| terms[k]), in_order(terms.iter().copied())), "{len} terms");
+        }
+        let terms = terms(1000);
+        assert!(!same(terms.iter().sum(), in_order(terms.iter().copied())), "the terms show no order");
+    }
+
+    #[test]
+    fn every_vector_width_gives_the_bits_of_the_plain_order() {
+        for &level in Level::available() {
+            for len in (0..40).chain([255, 256, 1000]) {
+                let mut a = adversarial(2, len);
+                let b = adversarial(3, len);
+                let product = |k: usize, a: &[f32]| f64::from(a[k]) * f64::from(b[k]);
+                assert!(same(dot_at(level, &a, &b), in_order((0..len).map(|k| product(k, &a)))), "{level:?}, {len}");
+                let squares = in_order(a.iter().map(|&v| f64::from(v) * f64::from(v)));
+                assert!(same(sum_of_squares_at(level, &a), squares), "{level:?}, {len}");
+                for bad in [f32::NAN, f32::INFINITY, f32::MAX] {
+                    if let Some(last) = a.last_mut() {
+                        *last = bad;
+                    }
+                    assert!(
+                        same(dot_at(level, &a, &b), in_order((0..len).map(|k| product(k, &a)))),
+                        "{level:?}, {bad}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_the_dots_of_all_pairs() {
+        for &level in Level::available() {
+            for k in [1, 7, 8, 32, 100] {
+                for (m, n) in [(1, 1), (3, 5), (4, 2), (4, 3), (9, 11), (0, 3), (3, 0)] {
+                    let (x, w) = (adversarial(4, m * k), adversarial(5, n * k));
+                    let mut out = vec![f64::NAN; m * n];
+                    products_at(level, &x, &w, k, &mut out);
+                    for (at, &value) in out.iter().enumerate() {
+                        let expected = dot(&x[at / n * k..][..k], &w[at % n * k..][..k]);
+                        assert!(same(value, expected), "{level:?}, {m} x {n} x {k}, element {at}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -282,3 +282,202 @@ fn cut<'a>(rows: Vec<&'a mut [f32]>, blocks: &[Range<usize>], width: usize) -> V
     }
     pieces
 }
+
+#[cfg(test)]
+mod tests {
+    use deepinfer_plugin_api::generated::IndexScores;
+    use deepinfer_plugin_api::numerics::Bf16;
+
+    use super::*;
+    use crate::cache::Layout;
+    use crate::random;
+    use crate::testing::{Tensor, call};
+
+    const PER_PAGE: usize = 8;
+
+    /// One call: two requests of five pages each, in a shuffled cache of twelve.
+    struct Case {
+        format: u32,
+        heads: usize,
+        dim: usize,
+        columns: usize,
+        q: Tensor,
+        head_weight: Tensor,
+        keys: Tensor,
+        row_request: Vec<i32>,
+        block_table: Vec<i32>,
+        visible: Vec<i32>,
+        /// With the size of a block.
+        candidates: Option<(Vec<i32>, u32)>,
+    }
+
+    impl Case {
+        fn new(format: u32, q_format: Format, rows: usize, heads: usize, dim: usize) -> Self {
+            let layout = Layout::new("test", "keys", format, PER_PAGE as u32, dim, usize::MAX).unwrap();
+            let bytes = PER_PAGE * dim * 4;
+            let mut keys = vec![0xFF; 12 * bytes];
+            for (page, keys) in keys.chunks_mut(bytes).enumerate() {
+                for index in 0..PER_PAGE {
+                    layout.encode_entry(keys, index, &random::floats((page * PER_PAGE + index) as u64, dim));
+                }
+            }
+            Self {
+                format,
+                heads,
+                dim,
+                columns: 39,
+                q: Tensor::floating(q_format, &[rows, heads * dim], &random::floats(100, rows * heads * dim)),
+                head_weight: Tensor::bf16(&[rows, heads], &random::floats(101, rows * heads)),
+                keys: Tensor::u8(&[12, bytes], &keys),
+                row_request: (0..rows).map(|row| i32::from(row >= rows / 2)).collect(),
+                block_table: vec![11, 0, 7, 3, 5, 2, 9, 1, 10, 4],
+                visible: (0..rows).map(|row| (row * 11 % 45) as i32 - 2).collect(),
+                candidates: None,
+            }
+        }
+
+        fn run(&self) -> Result<Vec<f32>, String> {
+            let rows = self.visible.len();
+            let request = Tensor::i32(&[rows], &self.row_request);
+            let table = Tensor::i32(&[2, 5], &self.block_table);
+            let visible = Tensor::i32(&[rows], &self.visible);
+            let candidates =
+                self.candidates.as_ref().map(|(list, size)| (Tensor::i32(&[rows, list.len() / rows], list), *size));
+            let mut out = Tensor::unwritten(Format::F32, &[rows, self.columns]);
+            call::<IndexScores>(|a| {
+                (a.q, a.head_weight, a.scale) = (self.q.input(), self.head_weight.input(), 0.3);
+                (a.keys, a.format, a.entries_per_page) = (self.keys.input(), self.format, PER_PAGE as u32);
+                (a.row_request, a.block_table, a.visible) = (request.input(), table.input(), visible.input());
+                if let Some((list, size)) = &candidates {
+                    (a.candidates, a.block_size) = (list.input(), *size);
+                }
+                a.out = out.output();
+            })?;
+            Ok(out.floats())
+        }
+
+        /// One column of one row, from the definition.
+        fn expected(&self, row: usize, column: usize) -> f32 {
+            let entry = match &self.candidates {
+                None => column,
+                Some((list, size)) => {
+                    let (size, count) = (*size as usize, list.len() / self.visible.len());
+                    match list[row * count..][..count].get(column / size) {
+                        Some(&block) if block >= 0 => block as usize * size + column % size,
+                        _ => return f32::NEG_INFINITY,
+                    }
+                }
+            };
+            if entry as i32 >= self.visible[row] {
+                return f32::NEG_INFINITY;
+            }
+            let page = self.block_table[self.row_request[row] as usize * 5 + entry / PER_PAGE] as usize;
+            let layout = Layout::new("test", "keys", self.format, PER_PAGE as u32, self.dim, usize::MAX).unwrap();
+            let mut key = vec![0.0; self.dim];
+            let bytes = self.keys.to_bytes();
+            layout.decode_entry(&bytes[page * PER_PAGE * self.dim * 4..], entry % PER_PAGE, &mut key);
+            let (q, weights) = (self.q.floats(), self.head_weight.floats());
+            let head = |head: usize| {
+                let dot = sum::dot(&q[(row * self.heads + head) * self.dim..][..self.dim], &key);
+                let weight = Bf16::from_f32(weights[row * self.heads + head] * 0.3).to_f32();
+                f64::from(weight) * dot.max(0.0)
+            };
+            (0..self.heads).map(head).fold(0.0, |sum, term| sum + term) as f32
+        }
+
+        #[track_caller]
+        fn check(&self) {
+            let out = self.run().unwrap();
+            for (at, &score) in out.iter().enumerate() {
+                let (row, column) = (at / self.columns, at % self.columns);
+                assert_eq!(score, self.expected(row, column), "row {row}, column {column}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_format_against_the_definition() {
+        for format in 0..5 {
+            for q_format in [Format::F32, Format::Bf16, Format::Fp4Row32] {
+                Case::new(format, q_format, 41, 3, 32).check();
+            }
+        }
+        Case::new(4, Format::Fp4Row32, 1, 4, 64).check();
+        Case::new(0, Format::F32, 2, 2, 7).check();
+    }
+
+    #[test]
+    fn candidates_name_the_entries() {
+        let mut case = Case::new(4, Format::Fp4Row32, 9, 2, 32);
+        let lists = random::indices(5, 9 * 3, 10).into_iter().map(|block| if block == 9 { -1 } else { block });
+        case.candidates = Some((lists.collect(), 4));
+        // More columns than the candidates have.
+        case.columns = 14;
+        case.check();
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_its_company() {
+        let mut case = Case::new(2, Format::F32, 41, 4, 32);
+        let together = case.run().unwrap();
+        let (q, weights) = (case.q.floats(), case.head_weight.floats());
+        let (requests, visible) = (case.row_request.clone(), case.visible.clone());
+        for row in 0..41 {
+            case.q = Tensor::f32(&[1, 128], &q[row * 128..][..128]);
+            case.head_weight = Tensor::bf16(&[1, 4], &weights[row * 4..][..4]);
+            (case.row_request, case.visible) = (vec![requests[row]], vec![visible[row]]);
+            assert_eq!(case.run().unwrap(), together[row * 39..][..39]);
+        }
+    }
+
+    #[test]
+    fn a_nan_score_stays_nan() {
+        let mut case = Case::new(0, Format::F32, 2, 2, 8);
+        let mut q = case.q.floats();
+        q[3] = f32::NAN;
+        case.q = Tensor::f32(&[2, 16], &q);
+        case.visible = vec![5, 5];
+        let out = case.run().unwrap();
+        assert!(out[..5].iter().all(|s| s.is_nan()) && out[5..].iter().all(|s| !s.is_nan()));
+    }
+
+    #[test]
+    fn nothing_to_score() {
+        let mut case = Case::new(4, Format::F32, 0, 2, 32);
+        assert!(case.run().unwrap().is_empty());
+        case = Case::new(4, Format::F32, 3, 2, 32);
+        case.visible = vec![0, -1, i32::MIN];
+        // Without a visible entry, neither request nor pages matter.
+        (case.row_request, case.block_table) = (vec![7, -1, 0], vec![-1; 10]);
+        assert!(case.run().unwrap().iter().all(|&s| s == f32::NEG_INFINITY));
+    }
+
+    #[test]
+    fn refusals() {
+        let case = |change: &dyn Fn(&mut Case)| {
+            let mut case = Case::new(4, Format::F32, 2, 2, 32);
+            case.visible = vec![9, 39];
+            change(&mut case);
+            case.run().unwrap_err()
+        };
+        assert_eq!(
+            case(&|c| c.row_request[1] = 2),
+            "index_scores: row_request[1] is 2, but block_table has 2 requests"
+        );
+        assert_eq!(case(&|c| c.block_table[8] = 12), "index_scores: block_table[1, 3] is 12, but keys has 12 pages");
+        assert_eq!(case(&|c| c.block_table[1] = -1), "index_scores: block_table[0, 1] is -1, but keys has 12 pages");
+        assert_eq!(
+            case(&|c| (c.columns, c.visible[1]) = (60, 50)),
+            "index_scores: row 1 sees entry 49, but a request has 5 pages of 8 entries"
+        );
+        assert_eq!(
+            case(&|c| (c.candidates, c.visible[1]) = (Some((vec![0, 0, 1, 7], 8)), 100)),
+            "index_scores: row 1 sees entry 63, but a request has 5 pages of 8 entries"
+        );
+        assert_eq!(
+            case(&|c| c.candidates = Some((vec![0; 4], 0))),
+            "index_scores: block_size is 0, but must be at least 1"
+        );
+        assert_eq!(case(&|c| c.format = 9), "index_scores: the entry format of keys is 9; 0 to 4 are possible");
+    }
+}
