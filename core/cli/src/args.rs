@@ -9,7 +9,7 @@ use deepinfer_model::Numerics;
 
 /// Runs DeepSeek-V4.1-Flash on accelerator plugins.
 #[derive(Debug, Parser)]
-#[command(name = "deepinfer", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(name = "deepinfer", version, arg_required_else_help = true)]
 #[command(after_help = "\
 Exit codes: 0 done (also when the reader of the output goes away), 1 a fault while running, 2 bad input.
 RUST_LOG sets what is logged to standard error, for example RUST_LOG=info; warnings by default.")]
@@ -112,10 +112,11 @@ pub(crate) struct GenerateArgs {
 
     /// Accelerator: auto, the name of a backend, or the path of a plugin
     ///
-    /// A name or path may be followed by `:` and the number of a device, then by `?key=value&key=value` for the plugin,
-    /// as in `nvidia:1` or `./libmine_deepinfer_npu.so:0?mode=simulator`. The default is DEEPINFER_ACCELERATOR, else
-    /// auto: the first that works, the processor last. See `deepinfer backends`.
-    #[arg(long, value_name = "NAME|PATH")]
+    /// A name or path may be followed by a colon and the number of a device, then by options for the
+    /// plugin, as in `nvidia:1` or `./libmine_deepinfer_npu.so:0?mode=simulator&log=1`.
+    /// The default is DEEPINFER_ACCELERATOR, else auto: the first that works, the processor last.
+    /// See `deepinfer backends`.
+    #[arg(long, value_name = "NAME|PATH", verbatim_doc_comment)]
     pub(crate) accelerator: Option<String>,
 }
 

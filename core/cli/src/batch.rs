@@ -42,11 +42,13 @@ impl Prompts {
         self.total
     }
 
-    /// The next line into `line`; `false` after the last.
+    /// The next line into `line`, without its end; `false` after the last.
     fn next(&mut self, line: &mut Vec<u8>) -> Result<bool, Failure> {
         line.clear();
         let read = self.lines.read_until(b'\n', line);
-        read.map(|bytes| bytes > 0).map_err(|e| Failure::Input(anyhow!("cannot read {}: {e}", self.name)))
+        let bytes = read.map_err(|e| Failure::Input(anyhow!("cannot read {}: {e}", self.name)))?;
+        line.truncate(line.trim_ascii_end().len());
+        Ok(bytes > 0)
     }
 }
 
@@ -184,7 +186,7 @@ impl<'a> Batch<'a> {
     pub(crate) fn finish(self) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         let Self { requests, refused, tokens, faults, started, first_fault, .. } = self;
-        terminal::note(&format_args!("{requests} requests, {refused} refused, {}", rate(tokens, started)));
+        terminal::note(|| format!("{requests} requests, {refused} refused, {}", rate(tokens, started)));
         match first_fault {
             None => Ok(()),
             Some((id, message)) => Err(Failure::Fault(anyhow!(

@@ -121,8 +121,9 @@ fn stream_text(
     written?;
     let completion = completion.map_err(Failure::fault)?;
     output.write(&(text.finish().unwrap_or_default() + "\n"))?;
-    terminal::note(&format_args!("seed {}, {}", completion.seed, timing.figures()));
-    tracing::info!("seed {}, {}", completion.seed, timing.figures());
+    let figures = format!("seed {}, {}", completion.seed, timing.figures());
+    tracing::info!("{figures}");
+    terminal::note(|| figures);
     match completion.error {
         None => Ok(()),
         Some((_, message)) => Err(Failure::Fault(anyhow!("the output ends early: {message}"))),

@@ -48,7 +48,7 @@ fn log_to_stderr() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(terminal::stderr_has_colours())
+        .with_ansi(false)
         // A closed standard error is no reason to stop.
         .log_internal_errors(false)
         .init();

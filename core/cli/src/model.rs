@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use deepinfer_engine::Engine;
 use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
+use deepinfer_model::inspect::{ModelSummary, PlanInput};
 use deepinfer_model::tokenizer::Tokenizer;
 use deepinfer_model::{KvCache, LoadError, Model, Numerics};
 use deepinfer_runtime::{Runtime, SearchPath, SelectError, Selection};
@@ -83,7 +84,7 @@ pub(crate) fn load(
     chunk_tokens: usize,
 ) -> Result<Engine, Failure> {
     let device = Runtime::new(SearchPath::from_environment()).open(selection).map_err(Failure::input)?;
-    terminal::note(&memory_note(checkpoint, &numerics));
+    terminal::note(|| memory_note(checkpoint, &numerics));
 
     let bar = terminal::bytes_bar("loading");
     let loaded = Model::load(Rc::new(device), checkpoint, numerics, &mut |done, total| {
@@ -102,12 +103,14 @@ pub(crate) fn load(
 /// What the model takes: weights, and the caches of a request.
 fn memory_note(checkpoint: &Checkpoint, numerics: &Numerics) -> String {
     let config = checkpoint.config();
+    let plan = ModelSummary::of_checkpoint(checkpoint, PlanInput::for_full_context(config)).plan;
+    // The plan's caches are those of the deployed formats.
     let context = config.max_position_embeddings;
     let caches = KvCache::bytes_for(config, numerics, KvCache::pages_for(context), 1);
     format!(
-        "{}: {} of tensors, and {} of caches for a full context of {context} tokens",
+        "{}: {} of weights, and {} of caches for a full context of {context} tokens",
         checkpoint.origin(),
-        BinaryBytes(checkpoint.total_bytes()),
+        BinaryBytes(plan.weight_bytes),
         BinaryBytes(caches),
     )
 }

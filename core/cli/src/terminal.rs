@@ -16,10 +16,11 @@ pub(crate) fn warning(message: &dyn Display) {
 }
 
 /// Prints figures about a run, dimmed; nothing when standard error is not a terminal.
-pub(crate) fn note(message: &dyn Display) {
+pub(crate) fn note(message: impl FnOnce() -> String) {
     if !stderr().is_terminal() {
         return;
     }
+    let message = message();
     if stderr_has_colours() {
         line(format_args!("\x1b[2m{message}\x1b[0m"));
     } else {
@@ -28,7 +29,7 @@ pub(crate) fn note(message: &dyn Display) {
 }
 
 /// Whether standard error is a terminal whose user did not ask for plain text (`NO_COLOR`, see no-color.org).
-pub(crate) fn stderr_has_colours() -> bool {
+fn stderr_has_colours() -> bool {
     stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -41,9 +42,7 @@ pub(crate) fn bytes_bar(what: &'static str) -> ProgressBar {
 /// A bar of requests; without a total, when the requests are still being written, a count.
 pub(crate) fn requests_bar(total: Option<u64>) -> ProgressBar {
     match total {
-        Some(total) => {
-            ProgressBar::new(total).with_style(style("{bar:30} {pos}/{len} requests, {msg} ({elapsed}, {eta} left)"))
-        }
+        Some(total) => ProgressBar::new(total).with_style(style("{bar:30} {pos}/{len} requests, {msg} ({elapsed})")),
         None => ProgressBar::no_length().with_style(style("{spinner} {pos} requests, {msg} ({elapsed})")),
     }
 }

@@ -53,7 +53,7 @@ pub fn parse_line(
             };
         }
         Err(e) => {
-            let problem = format!("line {number} is not JSON: {e}");
+            let problem = format!("line {number} is not JSON: {}", json_problem(&e));
             return InputLine {
                 id: fallback_id,
                 request: Err(RequestError::InvalidLine(problem)),
@@ -145,6 +145,16 @@ fn token_ids(what: &'static str, value: &Value, vocab_size: usize) -> Result<Vec
             })
         })
         .collect()
+}
+
+/// What is wrong with a line's JSON, and at which column. The parser's own text also counts lines, from the line's start.
+fn json_problem(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&place) {
+        Some(problem) => format!("{problem} at column {}", error.column()),
+        None => text,
+    }
 }
 
 fn wrong(name: &'static str, value: &Value, wanted: &'static str) -> RequestError {

@@ -1,0 +1,12 @@
+//! The command as a user runs it: arguments, files and pipes in; text, exit codes and sentences out.
+//!
+//! Commands that compute need the plugin of the processor beside the binary. `cargo test --workspace` builds it; alone:
+//! `cargo build -p deepinfer-cpu-reference`.
+
+mod accelerators;
+mod checkpoint;
+mod command;
+mod lines;
+mod models;
+mod reports;
+mod usage;

@@ -1,0 +1,215 @@
+//! Arguments, files, streams and exit codes.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use crate::command::{command, deepinfer, deepinfer_reading, finish, json_lines, repository};
+
+#[test]
+fn help_tells_the_options_and_the_line_format() {
+    let general = deepinfer(&["--help"]);
+    for word in ["generate", "inspect", "backends", "Exit codes"] {
+        assert!(general.succeeded_quietly().contains(word), "{word}");
+    }
+    let generate = deepinfer(&["generate", "--help"]);
+    for word in [
+        "[PROMPT]",
+        "--model",
+        "--prompts",
+        "--output",
+        "--max-tokens",
+        "--temperature",
+        "--seed",
+        "--logprobs",
+        "--logits",
+        "--numerics",
+        "exact",
+        "cache",
+        "deploy",
+        "--chunk-tokens",
+        "512",
+        "--accelerator",
+        "Examples:",
+        "golden_token_ids",
+        "stop_token_ids",
+        "ignore_eos",
+        "DEEPINFER_HF_MODEL_DIR",
+        "DEEPINFER_ACCELERATOR",
+        "id \"0\"",
+    ] {
+        assert!(generate.succeeded_quietly().contains(word), "{word}");
+    }
+    for word in ["--check", "--json", "--context", "--requests", "config.json"] {
+        assert!(deepinfer(&["inspect", "--help"]).succeeded_quietly().contains(word), "{word}");
+    }
+    assert!(deepinfer(&["backends", "--help"]).succeeded_quietly().contains("DEEPINFER_PLUGIN_PATH"));
+}
+
+#[test]
+fn the_version_is_that_of_the_package() {
+    assert_eq!(deepinfer(&["--version"]).succeeded_quietly(), concat!("deepinfer ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn wrong_arguments() {
+    assert_eq!(deepinfer(&[]).code, Some(2));
+    deepinfer(&["generate"]).refused(&["PROMPT", "--prompts"]);
+    deepinfer(&["generate", "x", "--prompts", "y.jsonl"]).refused(&["both a PROMPT and --prompts"]);
+    deepinfer(&["generate", "x", "--logits", "5"]).refused(&["--logits", "--output"]);
+    deepinfer(&["generate", "x", "--temperature", "-1"]).refused(&["temperature is -1", "at least 0"]);
+    deepinfer(&["generate", "x", "--temperature", "NaN"]).refused(&["temperature is NaN", "finite"]);
+    deepinfer(&["generate", "x", "--max-tokens", "0"]).refused(&["max_tokens is 0", "at least 1"]);
+    deepinfer(&["generate", "x", "--output", "-", "--logits", "5000"]).refused(&["logits is 5000", "at most 4096"]);
+    deepinfer(&["generate", "x", "--chunk-tokens", "0"]).refused(&["--chunk-tokens", "'0'"]);
+    deepinfer(&["generate", "x", "--seed", "-3"]).refused(&["-3"]);
+    deepinfer(&["generate", "x", "--numerics", "fast"]).refused(&["fast", "exact", "cache", "deploy"]);
+    deepinfer(&["generate", "x", "y"]).refused(&["'y'"]);
+    deepinfer(&["train"]).refused(&["train"]);
+}
+
+#[test]
+fn prompts_that_cannot_run() {
+    deepinfer(&["generate", ""]).refused(&["the prompt is empty"]);
+    let long = "the ".repeat(5000);
+    deepinfer(&["generate", &long]).refused(&["the prompt has", "a context of 4096", "at most 4095"]);
+    // Nothing was written for it, nor was what the file held lost.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.jsonl");
+    fs::write(&path, "before").unwrap();
+    deepinfer(&["generate", "", "--output", path.to_str().unwrap()]).refused(&["the prompt is empty"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+
+    let tiny = repository("tests/fixtures/golden/tiny_model");
+    deepinfer(&["generate", "x", "--model", tiny.to_str().unwrap()])
+        .refused(&["no tokenizer.json", "prompt_token_ids"]);
+}
+
+#[test]
+fn files_that_cannot_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("no/where.jsonl");
+    let missing = missing.to_str().unwrap();
+    deepinfer(&["generate", "--prompts", missing]).refused(&["cannot read", missing, "No such file"]);
+    // Before the model is even looked for.
+    let without_model = ["generate", "x", "--model", "/nonexistent", "--output", missing];
+    deepinfer(&without_model).refused(&["cannot write", missing, "No such file"]);
+
+    let prompts = dir.path().join("prompts.jsonl");
+    fs::write(&prompts, "{\"id\": \"a\", \"prompt\": \"x\"}\n").unwrap();
+    let same = dir.path().join("../").join(dir.path().file_name().unwrap()).join("prompts.jsonl");
+    let args = ["generate", "--prompts", prompts.to_str().unwrap(), "--output", same.to_str().unwrap()];
+    deepinfer(&args).refused(&["the same file", prompts.to_str().unwrap()]);
+    assert!(fs::read_to_string(&prompts).unwrap().contains("prompt"));
+}
+
+#[test]
+fn a_prompt_on_the_screen_is_the_text_of_its_line() {
+    let args = ["generate", "Once upon a time", "--max-tokens", "40"];
+    let screen = deepinfer(&args);
+    assert_eq!(screen.succeeded_quietly(), deepinfer(&args).stdout, "greedy runs repeat");
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.jsonl");
+    fs::write(&path, "x".repeat(100_000)).unwrap();
+    let to_file = deepinfer(&[&args[..], &["--output", path.to_str().unwrap()]].concat());
+    assert_eq!(to_file.succeeded_quietly(), "");
+    let lines = json_lines(&fs::read_to_string(&path).unwrap());
+    assert_eq!(lines.len(), 1, "the file was replaced");
+    assert_eq!(lines[0]["id"], "0");
+    assert_eq!(screen.stdout, lines[0]["text"].as_str().unwrap().to_owned() + "\n");
+
+    let to_screen = deepinfer(&[&args[..], &["--output", "-"]].concat()).lines();
+    assert_eq!(to_screen[0]["token_ids"], lines[0]["token_ids"]);
+}
+
+#[test]
+fn the_model_comes_from_the_flag_then_the_variable_then_the_program() {
+    let (mini, tiny) = (repository("models/deepseek-v41-mini"), repository("tests/fixtures/golden/tiny_model"));
+    let args = ["generate", "Once upon a time", "--max-tokens", "8"];
+    let embedded = deepinfer(&args);
+    let named = deepinfer(&[&args[..], &["--model", mini.to_str().unwrap()]].concat());
+    assert_eq!(embedded.succeeded_quietly(), named.succeeded_quietly());
+
+    let variable = |value: &str, args: &[&str]| finish(command(args).env("DEEPINFER_HF_MODEL_DIR", value));
+    variable("/nonexistent", &args).refused(&["/nonexistent"]);
+    variable("", &args).succeeded_quietly();
+    variable(tiny.to_str().unwrap(), &args).refused(&["no tokenizer.json"]);
+    let flag = [&args[..], &["--model", mini.to_str().unwrap()]].concat();
+    assert_eq!(variable("/nonexistent", &flag).succeeded_quietly(), embedded.stdout);
+}
+
+#[test]
+fn lines_run_as_they_come_and_results_are_there_at_once() {
+    let mut child = command(&["generate", "--prompts", "-", "--max-tokens", "3"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut results = BufReader::new(child.stdout.take().unwrap()).lines();
+    // Each result is read before the next prompt is written: a buffer on either side would stop this for ever.
+    for id in ["first", "second", "third"] {
+        writeln!(stdin, "{{\"id\": {id:?}, \"prompt\": \"The\"}}").unwrap();
+        let line = results.next().expect("a result comes").unwrap();
+        assert_eq!(json_lines(&line)[0]["id"], id);
+    }
+    drop(stdin);
+    assert!(results.next().is_none());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_quietly() {
+    for args in
+        [&["generate", "Once upon a time"][..], &["generate", "x", "--output", "-"], &["inspect"], &["backends"]]
+    {
+        let mut child = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{args:?}");
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_a_fault() {
+    // A device on which every write fails for want of space.
+    if !std::path::Path::new("/dev/full").exists() {
+        eprintln!("skipped: this machine has no /dev/full");
+        return;
+    }
+    let result = deepinfer(&["generate", "x", "--max-tokens", "2", "--output", "/dev/full"]);
+    assert_eq!(result.code, Some(1), "{}", result.stderr);
+    assert!(result.stderr.starts_with("error: cannot write /dev/full: "), "{}", result.stderr);
+}
+
+#[test]
+fn nothing_but_results_without_a_terminal_and_figures_with_one() {
+    let args = ["generate", "Once upon a time", "--max-tokens", "12", "--seed", "7"];
+    let plain = deepinfer(&args);
+    plain.succeeded_quietly();
+
+    // `script` gives its command a terminal.
+    let words: Vec<String> = args.iter().map(|word| format!("'{word}'")).collect();
+    let line = format!("{} {}", env!("CARGO_BIN_EXE_deepinfer"), words.join(" "));
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]).env("DEEPINFER_ACCELERATOR", "cpu").env("TERM", "xterm");
+    script.env_remove("DEEPINFER_HF_MODEL_DIR").env_remove("NO_COLOR").stdin(Stdio::null());
+    match script.output() {
+        Err(e) => eprintln!("skipped: the program script does not run: {e}"),
+        Ok(output) => {
+            let shown = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(0), "{shown}");
+            for part in [plain.stdout.trim_end(), "seed 7, 12 tokens", "tokens/s", "first token after", "of weights"] {
+                assert!(shown.contains(part), "{part:?} is missing in: {shown}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_file_of_prompts_gives_no_lines() {
+    assert_eq!(deepinfer_reading(&["generate", "--prompts", "-"], b"\n  \r\n").succeeded_quietly(), "");
+}
