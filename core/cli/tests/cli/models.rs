@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 use serde_json::json;
 
 use crate::checkpoint::TinyModel;
-use crate::command::{Run, deepinfer_reading, repository};
+use crate::command::{Run, deepinfer_reading, json_lines, repository};
 
 const NORM: &str = "layers.0.attn_norm.weight";
 const OTHER_NORM: &str = "layers.0.ffn_norm.weight";
@@ -153,4 +153,19 @@ fn a_tokenizer_that_is_none() {
     let model = TinyModel::new();
     fs::write(model.path().join("tokenizer.json"), "{}").unwrap();
     refused(&model, &["tokenizer", model.dir(), "tokenizer.json cannot be read"]);
+}
+
+#[test]
+fn a_model_that_computes_nan_is_a_fault_of_the_run() {
+    let model = TinyModel::with_weights(|file| {
+        let begin = file.begin("norm.weight");
+        // NaN in BF16.
+        file.data[begin..begin + 2].copy_from_slice(&[0xC0, 0x7F]);
+    });
+    let result = run(model.dir());
+    assert_eq!(result.code, Some(1), "{}", result.stderr);
+    let line = &json_lines(&result.stdout)[0];
+    assert_eq!((&line["id"], &line["error"]["code"]), (&json!("a"), &json!("bad_logits")), "{line}");
+    let sentence = "error: 1 of 1 requests failed while running, the first of them \"a\": the logits of position 3";
+    assert!(result.stderr.starts_with(sentence), "{}", result.stderr);
 }

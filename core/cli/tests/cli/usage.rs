@@ -1,7 +1,7 @@
 //! Arguments, files, streams and exit codes.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
 use crate::command::{command, deepinfer, deepinfer_reading, finish, json_lines, repository};
@@ -158,6 +158,31 @@ fn lines_run_as_they_come_and_results_are_there_at_once() {
     drop(stdin);
     assert!(results.next().is_none());
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn text_appears_as_it_is_made() {
+    let mut child =
+        command(&["generate", "Once upon a time", "--max-tokens", "2000", "--temperature", "1", "--seed", "1"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+    let mut piece = [0; 4096];
+    let bytes = child.stdout.as_mut().unwrap().read(&mut piece).unwrap();
+    // A few tokens at most, not a line or a buffer of text.
+    assert!((1..100).contains(&bytes), "{bytes}");
+    assert_eq!(child.try_wait().unwrap(), None, "the rest is still to come");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn logs_go_to_standard_error() {
+    let args = ["generate", "x", "--max-tokens", "2", "--seed", "7"];
+    let run = finish(command(&args).env("RUST_LOG", "info"));
+    assert_eq!(run.succeeded(), deepinfer(&args).succeeded_quietly());
+    assert!(run.stderr.contains("INFO") && run.stderr.contains("seed 7, 2 tokens"), "{}", run.stderr);
 }
 
 #[test]
