@@ -1,7 +1,7 @@
 //! Products of rows with the rows of a weight matrix, cut into independent pieces.
 //!
-//! Every element is [`sum::dot`] of its two rows, rounded once to F32 and then to the format of the output, so the cut
-//! decides speed and nothing else. A weight row is decoded once per piece, into scratch that holds a few rows.
+//! Every element is the sum of the products of its two rows in the order of [`sum`], rounded to F32 and then to the format
+//! of the output, so the cut decides speed and nothing else. A weight row is decoded once per piece, into scratch that holds a few rows.
 
 use std::ops::Range;
 
