@@ -1,0 +1,267 @@
+//! Runs a case on a device: uploads it in one of two layouts, calls the op, reads back what it wrote.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use deepinfer_ops::traits::*;
+use deepinfer_ops::{Device, Format, OpError, Tensor, args};
+use deepinfer_plugin_api::Role;
+use deepinfer_tests::Tensors;
+
+use crate::host::{Case, HostTensor, Value};
+
+/// How tensors lie in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Layout {
+    /// One element after the other.
+    Contiguous,
+    /// A gap after the last dimension of plain tensors; row-quantised tensors begin in the middle of their memory.
+    Strided,
+}
+
+/// Which checks stand before the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Route {
+    /// The method of the op trait, with all its checks.
+    Trait,
+    /// The dispatch alone: values that shapes cannot check reach the kernel.
+    Kernel,
+}
+
+/// Elements between the rows of a strided tensor.
+const GAP: usize = 3;
+/// Content of the gaps.
+const GAP_BYTE: u8 = 0x5A;
+
+/// Written arguments by name.
+pub(crate) type Outcome = BTreeMap<&'static str, HostTensor>;
+
+/// Calls the op and returns its written arguments.
+///
+/// # Panics
+/// If the op wrote into a gap between rows.
+pub(crate) fn run(device: &Rc<dyn Device>, case: &Case, layout: Layout, route: Route) -> Result<Outcome, OpError> {
+    let tensors = Tensors(device.clone());
+    let mut bound = Bound { case, tensors: BTreeMap::new(), lists: BTreeMap::new() };
+    for (&name, value) in &case.args {
+        match value {
+            Value::Tensor(host) => {
+                bound.tensors.insert(name, Placed::new(&tensors, host, layout));
+            }
+            Value::List(list) => {
+                let list = list.iter().map(|host| Placed::new(&tensors, host, layout).view).collect();
+                bound.lists.insert(name, list);
+            }
+            _ => {}
+        }
+    }
+    dispatch(&bound, &**device, route)?;
+    let written = case.op.args.iter().filter(|arg| arg.role != Role::In);
+    Ok(written
+        .filter_map(|arg| {
+            let placed = bound.tensors.get(arg.name)?;
+            Some((arg.name, placed.read(&tensors, case.tensor(arg.name), case.op.name)))
+        })
+        .collect())
+}
+
+/// A tensor on the device.
+struct Placed {
+    view: Tensor,
+    /// All of the memory, as bytes: of the codes, and of the scales.
+    memory: (Tensor, Option<Tensor>),
+}
+
+impl Placed {
+    fn new(tensors: &Tensors, host: &HostTensor, layout: Layout) -> Self {
+        match (layout, host.format.scale()) {
+            (Layout::Strided, None) if host.shape.len() > 1 => Self::strided(tensors, host),
+            (Layout::Strided, Some(scale)) if scale.rows == 1 && host.shape.len() == 2 && host.shape[1] > 0 => {
+                let longer = with_row_before(host);
+                let whole = tensors.quantized(host.format, &longer.shape, &longer.codes, &longer.scales);
+                let view = whole.rows(1, host.shape[0]);
+                Self { view: view.clone(), memory: (as_bytes(&view, host.codes.len()), Some(view.scale_as_bytes())) }
+            }
+            (_, None) => {
+                let view = tensors.from_bytes(host.format, &host.shape, &host.codes);
+                Self { memory: (as_bytes(&view, host.codes.len()), None), view }
+            }
+            (_, Some(_)) => {
+                let view = tensors.quantized(host.format, &host.shape, &host.codes, &host.scales);
+                Self { memory: (as_bytes(&view, host.codes.len()), Some(view.scale_as_bytes())), view }
+            }
+        }
+    }
+
+    fn strided(tensors: &Tensors, host: &HostTensor) -> Self {
+        let (rows, columns, size) = row_geometry(host);
+        let mut bytes = vec![GAP_BYTE; rows * (columns + GAP) * size];
+        for row in 0..rows {
+            bytes[row * (columns + GAP) * size..][..columns * size]
+                .copy_from_slice(&host.codes[row * columns * size..][..columns * size]);
+        }
+        let whole = tensors.from_bytes(host.format, &[rows * (columns + GAP)], &bytes);
+        let mut strides = vec![1; host.shape.len()];
+        let mut stride = columns + GAP;
+        for dim in (0..host.shape.len() - 1).rev() {
+            strides[dim] = stride;
+            stride *= host.shape[dim].max(1);
+        }
+        Self { view: whole.with_strides(&host.shape, &strides), memory: (as_bytes(&whole, bytes.len()), None) }
+    }
+
+    fn read(&self, tensors: &Tensors, host: &HostTensor, op: &str) -> HostTensor {
+        let mut out = host.clone();
+        let bytes = tensors.bytes(&self.memory.0);
+        if let Some(scales) = &self.memory.1 {
+            (out.codes, out.scales) = (bytes, tensors.bytes(scales));
+        } else if bytes.len() == host.codes.len() {
+            out.codes = bytes;
+        } else {
+            let (_, columns, size) = row_geometry(host);
+            out.codes.clear();
+            for row in bytes.chunks_exact((columns + GAP) * size) {
+                let (row, gap) = row.split_at(columns * size);
+                assert!(gap.iter().all(|&byte| byte == GAP_BYTE), "{op} wrote between the rows of a strided tensor");
+                out.codes.extend_from_slice(row);
+            }
+        }
+        out
+    }
+}
+
+/// Rows, columns and bytes per element of a plain tensor seen as a matrix.
+fn row_geometry(host: &HostTensor) -> (usize, usize, usize) {
+    let (columns, outer) = host.shape.split_last().expect("a dimension");
+    (outer.iter().product(), *columns, host.element_bytes().expect("a plain format"))
+}
+
+/// The tensor with a row of other bytes in front.
+fn with_row_before(host: &HostTensor) -> HostTensor {
+    let mut longer = HostTensor::filled(host.format, &[host.shape[0] + 1, host.shape[1]], GAP_BYTE);
+    let (codes, scales) = (longer.codes.len() - host.codes.len(), longer.scales.len() - host.scales.len());
+    longer.codes[codes..].copy_from_slice(&host.codes);
+    longer.scales[scales..].copy_from_slice(&host.scales);
+    longer
+}
+
+fn as_bytes(tensor: &Tensor, bytes: usize) -> Tensor {
+    Tensor::plain(&tensor.memory(), 0, Format::U8, &[bytes])
+}
+
+/// Arguments on the device, by name.
+struct Bound<'a> {
+    case: &'a Case,
+    tensors: BTreeMap<&'static str, Placed>,
+    lists: BTreeMap<&'static str, Vec<Tensor>>,
+}
+
+impl Bound<'_> {
+    fn tensor(&self, name: &str) -> &Tensor {
+        self.optional(name).unwrap_or_else(|| panic!("{}: {name} is absent", self.case.op.name))
+    }
+
+    fn optional(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name).map(|placed| &placed.view)
+    }
+
+    fn list(&self, name: &str) -> &[Tensor] {
+        &self.lists[name]
+    }
+
+    fn u32(&self, name: &str) -> u32 {
+        self.case.size(name) as u32
+    }
+
+    fn f32(&self, name: &str) -> f32 {
+        self.case.real(name) as f32
+    }
+
+    fn i32(&self, name: &str) -> i32 {
+        match self.case.value(name) {
+            Value::I32(v) => *v,
+            _ => panic!("{}: {name} is no i32", self.case.op.name),
+        }
+    }
+}
+
+/// The typed call of each op: one line per op, arguments by kind.
+macro_rules! calls {
+    ($($op:ident: $Args:ident { $($arg:ident: $kind:ident),* })*) => {
+        /// Ops that can be called.
+        #[cfg(test)]
+        pub(crate) const CALLABLE: &[&str] = &[$(stringify!($op)),*];
+
+        fn dispatch(bound: &Bound<'_>, device: &dyn Device, route: Route) -> Result<(), OpError> {
+            match bound.case.op.name {
+                $(stringify!($op) => {
+                    let args = args::$Args { $($arg: bound.$kind(stringify!($arg))),* };
+                    match route {
+                        Route::Trait => device.$op(&args),
+                        Route::Kernel => device.dispatch(&args),
+                    }
+                })*
+                other => panic!("no call of {other}: add a line to `calls!` in {}", file!()),
+            }
+        }
+    };
+}
+
+calls! {
+    gather: Gather { table: tensor, index: tensor, repeat: u32, out: tensor }
+    rms_norm: RmsNorm { x: tensor, weight: tensor, eps: f32, out: tensor }
+    rstd: Rstd { x: tensor, eps: f32, out: tensor }
+    linear: Linear { x: tensor, weight: tensor, groups: u32, out: tensor }
+    grouped_linear: GroupedLinear { x: tensor, expert_start: tensor, weight: list, out: tensor }
+    quantize: Quantize { x: tensor, out: tensor }
+    rope: Rope { x: tensor, positions: tensor, freqs: tensor, inverse: u32 }
+    hc_mix: HcMix {
+        mix: tensor, rstd: tensor, base: tensor, scale: tensor, copies: u32, iters: u32, eps: f32,
+        pre: tensor, post: tensor, comb: tensor
+    }
+    hc_collapse: HcCollapse { x: tensor, pre: tensor, out: tensor }
+    hc_expand: HcExpand { x: tensor, y: tensor, post: tensor, comb: tensor }
+    store_kv_cache: StoreKvCache {
+        kv: tensor, slots: tensor, cache: tensor, format: u32, entries_per_page: u32, rounded: optional
+    }
+    load_paged_kv_cache: LoadPagedKvCache { cache: tensor, slots: tensor, format: u32, entries_per_page: u32, out: tensor }
+    convert_kv_index: ConvertKvIndex {
+        positions: tensor, row_request: tensor, block_table: tensor, entries_per_page: u32, slots: tensor
+    }
+    compress_and_update_state: CompressAndUpdateState {
+        latent: tensor, score: tensor, state: tensor, group_row: tensor, positions: tensor, row_request: tensor,
+        request_start: tensor, state_slot: tensor, ratio: u32, out: tensor
+    }
+    index_scores: IndexScores {
+        q: tensor, head_weight: tensor, scale: f32, keys: tensor, format: u32, entries_per_page: u32,
+        row_request: tensor, block_table: tensor, visible: tensor, candidates: optional, block_size: u32, out: tensor
+    }
+    candidate_block_max: CandidateBlockMax { scores: tensor, visible: tensor, block_size: u32, out: tensor }
+    topk_select: TopkSelect { scores: tensor, out: tensor }
+    restore_candidate_indices_inplace: RestoreCandidateIndicesInplace {
+        columns: tensor, candidates: tensor, block_size: u32
+    }
+    sparse_attention: SparseAttention {
+        q: tensor, window: tensor, window_format: u32, window_entries_per_page: u32, window_slots: tensor,
+        global: optional, global_format: u32, global_entries_per_page: u32, global_slots: optional,
+        sink: tensor, scale: f32, round_probs: u32, out: tensor
+    }
+    moe_gate: MoeGate {
+        logits: tensor, bias: tensor, bias_vl: optional, image_mask: optional, scoring: u32, normalize: u32,
+        route_scale: f32, experts: tensor, weights: tensor
+    }
+    moe_dispatch: MoeDispatch {
+        x: tensor, experts: tensor, weights: tensor, out: tensor, row_weight: tensor, expert_start: tensor, row_of: tensor
+    }
+    swiglu_quantize: SwigluQuantize { gate: tensor, up: tensor, row_weight: optional, limit: f32, mid: u32, out: tensor }
+    moe_combine: MoeCombine { y: tensor, row_of: tensor, shared: optional, out: tensor }
+    engram_hash: EngramHash {
+        token_ids: tensor, token_map: tensor, image_mask: optional, history: tensor, request_start: tensor,
+        state_slot: tensor, pad: i32, multipliers: tensor, primes: tensor, offsets: tensor, rows: tensor
+    }
+    engram_gather: EngramGather { table: tensor, rows: tensor, out: tensor }
+    engram_gate: EngramGate {
+        x: tensor, kv: tensor, q_weight: tensor, k_weight: tensor, image_mask: optional, eps: f32
+    }
+    fused_sample: FusedSample { logits: tensor, inv_temperature: tensor, seed: tensor, position: tensor, token: tensor }
+}

@@ -1,0 +1,106 @@
+//! Cases of the n-gram memory.
+
+use super::dense::set_int;
+use super::{Content, Generator, OpSpec, Refusal, Rows};
+use crate::host::{HostTensor, Value};
+use crate::oracle::engram;
+
+use Content::{Nan, Plain, Wide, Zeros};
+
+pub(crate) const SPECS: &[OpSpec] = &[
+    OpSpec {
+        name: "engram_hash",
+        generate: engram_hash,
+        oracle: engram::engram_hash,
+        rows: Rows::Dependent,
+        empty: &["L", "J"],
+        contents: &[Plain],
+        refusals: &[
+            Refusal {
+                names: &["token_ids"],
+                change: |case| {
+                    case.set("image_mask", Value::Absent);
+                    set_int(case, "token_ids", 0, 1 << 20);
+                },
+            },
+            Refusal {
+                names: &["token_ids"],
+                change: |case| {
+                    case.set("image_mask", Value::Absent);
+                    set_int(case, "token_ids", -1, -1);
+                },
+            },
+            Refusal { names: &["state_slot"], change: |case| set_int(case, "state_slot", 0, 1000) },
+            Refusal { names: &["request_start"], change: |case| set_int(case, "request_start", 0, 1) },
+            Refusal {
+                names: &["primes"],
+                change: |case| {
+                    case.tensor_mut("primes").set_element(0, &0i64.to_le_bytes());
+                },
+            },
+            Refusal {
+                names: &["offsets"],
+                change: |case| {
+                    case.tensor_mut("offsets").set_element(0, &(1i64 << 31).to_le_bytes());
+                },
+            },
+        ],
+    },
+    OpSpec {
+        name: "engram_gather",
+        generate: engram_gather,
+        oracle: engram::engram_gather,
+        rows: Rows::Any("T"),
+        empty: &["T", "N"],
+        contents: &[Plain, Wide, Nan],
+        refusals: &[],
+    },
+    OpSpec {
+        name: "engram_gate",
+        generate: engram_gate,
+        oracle: engram::engram_gate,
+        rows: Rows::Any("T"),
+        empty: &["T"],
+        contents: &[Plain, Wide, Zeros, Nan],
+        refusals: &[],
+    },
+];
+
+fn engram_hash(g: &mut Generator) {
+    let (t, vocabulary) = (g.rows(), 100);
+    let (layers, n, heads, requests) =
+        (g.rng.pick(&[1, 2]), g.rng.pick(&[2, 4]), g.rng.pick(&[1, 8]), g.rng.pick(&[1, 2, 3]));
+    let (columns, slots) = ((n - 1) * heads, requests + 1);
+    g.requests(t, requests, slots);
+    g.ints("token_ids", &[t], |rng| rng.below(vocabulary) as i32);
+    g.ints("token_map", &[vocabulary], |rng| rng.below(99_092) as i32);
+    g.mask("image_mask", t);
+    g.ints("history", &[slots, n - 1], |rng| rng.below(99_092) as i32 - 1);
+    g.set("pad", Value::I32(2));
+    // Odd, and small enough that no product of the released sizes overflows.
+    let multipliers: Vec<i64> =
+        (0..layers * n).map(|_| (g.rng.next() % (i64::MAX as u64 / 99_092 / 2)) as i64 * 2 + 1).collect();
+    g.set("multipliers", Value::Tensor(HostTensor::i64(&[layers, n], &multipliers)));
+    let primes: Vec<i64> = (0..layers * columns).map(|_| g.rng.pick(&[1, 97, 16_000_057])).collect();
+    g.set("primes", Value::Tensor(HostTensor::i64(&[layers, columns], &primes)));
+    let offsets: Vec<i64> = (0..layers * columns).map(|_| g.rng.below(1 << 30) as i64).collect();
+    g.set("offsets", Value::Tensor(HostTensor::i64(&[layers, columns], &offsets)));
+    g.out("rows", &[layers, t, columns]);
+}
+
+fn engram_gather(g: &mut Generator) {
+    let (n, c, t, j) = (g.rows(), g.columns(g.group_of(&["table"])), g.rows(), g.rng.pick(&[1, 3, 24]));
+    g.subject("table", &[n, c]);
+    g.ints("rows", &[t, j], |rng| rng.below(n + 2) as i32 - 1);
+    g.out("out", &[t, j * c]);
+}
+
+fn engram_gate(g: &mut Generator) {
+    let (t, c, d, eps) = (g.rows(), g.rng.pick(&[1, 4]), g.rng.pick(&[1, 31, 64]), g.rng.pick(&[1e-20, 1e-6]));
+    g.subject("x", &[t, c, d]);
+    g.float("kv", &[t, (c + 1) * d]);
+    g.float("q_weight", &[c, d]);
+    g.float("k_weight", &[c, d]);
+    g.mask("image_mask", t);
+    g.f32("eps", eps);
+}

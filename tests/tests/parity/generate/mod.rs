@@ -1,0 +1,298 @@
+//! Cases of every op: argument sets over the shapes and formats that the catalogue gives.
+//!
+//! **A new op** needs an [`OpSpec`] in one of the tables here, an oracle in `oracle/`, and a line in `calls!` of
+//! `device.rs`; the test `every_op_of_the_catalogue_is_covered` fails until it has them.
+
+mod cache;
+mod dense;
+mod engram;
+mod moe;
+mod select;
+
+use std::collections::BTreeMap;
+
+use deepinfer_ops::{Format, OpInfo};
+use deepinfer_plugin_api::{Kind, Role, op_by_name};
+
+use crate::host::{Case, HostTensor, Value};
+use crate::oracle::Oracle;
+use crate::rng::SplitMix64;
+
+/// What is known of an op beyond its catalogue row.
+pub(crate) struct OpSpec {
+    pub(crate) name: &'static str,
+    pub(crate) generate: fn(&mut Generator),
+    pub(crate) oracle: Oracle,
+    pub(crate) rows: Rows,
+    /// Extents that may be 0 whatever the other arguments are: no index points into them.
+    pub(crate) empty: &'static [&'static str],
+    /// Contents of the argument that [`Generator::subject`] makes.
+    pub(crate) contents: &'static [Content],
+    pub(crate) refusals: &'static [Refusal],
+}
+
+/// Which rows of a call do not depend on each other.
+#[derive(Clone, Copy)]
+pub(crate) enum Rows {
+    /// Those of this extent, in any order.
+    Any(&'static str),
+    /// Those of this extent, in ascending order.
+    Ascending(&'static str),
+    /// The rows of `grouped_linear`, with the first row of each expert beside them.
+    OfExperts,
+    /// None: the op moves rows.
+    Dependent,
+}
+
+/// A change of a valid call after which it must be refused.
+pub(crate) struct Refusal {
+    /// Arguments of which the error must name one.
+    pub(crate) names: &'static [&'static str],
+    pub(crate) change: fn(&mut Case),
+}
+
+/// What stands in a float argument.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Content {
+    /// Standard normal.
+    Plain,
+    /// Magnitudes from 2^-20 to 2^20 side by side.
+    Wide,
+    /// Magnitudes around the smallest F32 numbers, normal and not.
+    Tiny,
+    /// Magnitudes up to 3e38.
+    Huge,
+    /// One value everywhere.
+    Equal,
+    /// Zeros of both signs.
+    Zeros,
+    /// Plain with NaN here and there.
+    Nan,
+    /// Plain with infinities here and there.
+    Infinite,
+}
+
+impl Content {
+    fn values(self, rng: &mut SplitMix64, count: usize) -> Vec<f32> {
+        let common = rng.normal();
+        let sign = |rng: &mut SplitMix64| if rng.one_in(2) { -1.0 } else { 1.0 };
+        let power = |rng: &mut SplitMix64, low: i32, high: i32| {
+            let exponent = low + rng.below((high - low) as usize) as i32;
+            (1.0 + rng.unit()) * 2f64.powi(exponent)
+        };
+        (0..count)
+            .map(|_| match self {
+                Content::Plain => rng.normal(),
+                Content::Wide => sign(rng) * power(rng, -20, 20) as f32,
+                Content::Tiny => sign(rng) * power(rng, -149, -120) as f32,
+                Content::Huge => sign(rng) * (3e38 * rng.unit()) as f32,
+                Content::Equal => common,
+                Content::Zeros => sign(rng) * 0.0,
+                Content::Nan if rng.one_in(20) => f32::from_bits(rng.pick(&[0x7FC0_0000, 0xFFC1_2345])),
+                Content::Infinite if rng.one_in(20) => sign(rng) * f32::INFINITY,
+                Content::Nan | Content::Infinite => rng.normal(),
+            })
+            .collect()
+    }
+}
+
+/// Makes one case.
+pub(crate) struct Generator {
+    pub(crate) rng: SplitMix64,
+    case: Case,
+    formats: BTreeMap<&'static str, Format>,
+    /// Number of the case among those with the same formats.
+    index: usize,
+    content: Content,
+}
+
+impl Generator {
+    /// One of a list, so that successive cases take all of it.
+    pub(crate) fn turn<T: Copy>(&self, list: &[T]) -> T {
+        list[self.index % list.len()]
+    }
+
+    /// A number of rows.
+    pub(crate) fn rows(&mut self) -> usize {
+        self.rng.pick(&[1, 2, 3, 5, 33])
+    }
+
+    /// A number of columns that is a multiple of `group`.
+    pub(crate) fn columns(&mut self, group: usize) -> usize {
+        match group {
+            0 | 1 => self.rng.pick(&[1, 2, 7, 31, 32, 33, 64, 257]),
+            group => group * self.rng.pick(&[1, 2, 3, 8]),
+        }
+    }
+
+    /// The format chosen for an argument.
+    pub(crate) fn format(&self, name: &str) -> Format {
+        self.formats[name]
+    }
+
+    /// The largest group of columns under one scale among these arguments; 1 without scales. Tiles may be partial.
+    pub(crate) fn group_of(&self, names: &[&str]) -> usize {
+        let columns = |name: &&str| self.format(name).scale().map_or(1, |s| if s.rows > 1 { 1 } else { s.columns });
+        names.iter().map(columns).max().unwrap_or(1)
+    }
+
+    /// The content of the case, replaced where it is not one of those that `allowed` accepts.
+    pub(crate) fn restrict_content(&mut self, allowed: impl Fn(Content) -> bool) {
+        if !allowed(self.content) {
+            self.content = Content::Plain;
+        }
+    }
+
+    /// A float argument with the content of the case.
+    pub(crate) fn subject(&mut self, name: &'static str, shape: &[usize]) {
+        let content = self.content;
+        self.float_with(name, shape, content);
+    }
+
+    /// A float argument with plain content.
+    pub(crate) fn float(&mut self, name: &'static str, shape: &[usize]) {
+        self.float_with(name, shape, Content::Plain);
+    }
+
+    pub(crate) fn float_with(&mut self, name: &'static str, shape: &[usize], content: Content) {
+        let values = content.values(&mut self.rng, shape.iter().product());
+        self.values(name, shape, &values);
+    }
+
+    /// A float argument with these values, rounded to its format.
+    pub(crate) fn values(&mut self, name: &'static str, shape: &[usize], values: &[f32]) {
+        let tensor = HostTensor::floats(self.format(name), shape, values);
+        self.case.set(name, Value::Tensor(tensor));
+    }
+
+    /// Random values of a float format.
+    pub(crate) fn random(&mut self, format: Format, shape: &[usize]) -> HostTensor {
+        let values = Content::Plain.values(&mut self.rng, shape.iter().product());
+        HostTensor::floats(format, shape, &values)
+    }
+
+    /// An I32 argument, element by element.
+    pub(crate) fn ints(&mut self, name: &'static str, shape: &[usize], mut f: impl FnMut(&mut SplitMix64) -> i32) {
+        let values: Vec<i32> = (0..shape.iter().product()).map(|_| f(&mut self.rng)).collect();
+        self.case.set(name, Value::Tensor(HostTensor::i32(shape, &values)));
+    }
+
+    /// An I32 argument with these values.
+    pub(crate) fn i32(&mut self, name: &'static str, shape: &[usize], values: &[i32]) {
+        self.case.set(name, Value::Tensor(HostTensor::i32(shape, values)));
+    }
+
+    /// Random bytes.
+    pub(crate) fn bytes(&mut self, name: &'static str, shape: &[usize]) {
+        let bytes = (0..shape.iter().product()).map(|_| self.rng.next() as u8).collect();
+        self.case.set(name, Value::Tensor(HostTensor::u8(shape, bytes)));
+    }
+
+    /// An optional mask with zeros and other numbers, or nothing.
+    pub(crate) fn mask(&mut self, name: &'static str, len: usize) {
+        let bytes = (0..len).map(|_| self.rng.pick(&[0, 0, 1, 255])).collect();
+        let mask = Value::Tensor(HostTensor::u8(&[len], bytes));
+        self.optional(name, mask);
+    }
+
+    /// An argument that half of the cases lack.
+    pub(crate) fn optional(&mut self, name: &'static str, value: Value) {
+        let value = if self.rng.one_in(2) { Value::Absent } else { value };
+        self.case.set(name, value);
+    }
+
+    /// An output, poisoned.
+    pub(crate) fn out(&mut self, name: &'static str, shape: &[usize]) {
+        let tensor = HostTensor::filled(self.format(name), shape, 0xFF);
+        self.case.set(name, Value::Tensor(tensor));
+    }
+
+    /// Any argument.
+    pub(crate) fn set(&mut self, name: &'static str, value: Value) {
+        self.case.set(name, value);
+    }
+
+    pub(crate) fn u32(&mut self, name: &'static str, value: usize) {
+        self.case.set(name, Value::U32(value as u32));
+    }
+
+    pub(crate) fn f32(&mut self, name: &'static str, value: f32) {
+        self.case.set(name, Value::F32(value));
+    }
+
+    /// Requests that share `rows` rows, some of them empty: `request_start` and `state_slot`, given to the case, and the
+    /// request of each row. `slots` state slots are each used once at most.
+    pub(crate) fn requests(&mut self, rows: usize, requests: usize, slots: usize) -> (Vec<i32>, Vec<i32>) {
+        let mut start: Vec<i32> = (0..requests - 1).map(|_| self.rng.below(rows + 1) as i32).collect();
+        start.extend([0, rows as i32]);
+        start.sort_unstable();
+        let slot: Vec<i32> = self.rng.permutation(slots)[..requests].iter().map(|&s| s as i32).collect();
+        let owner = (0..requests).flat_map(|q| vec![q as i32; (start[q + 1] - start[q]) as usize]).collect();
+        self.i32("request_start", &[requests + 1], &start);
+        self.i32("state_slot", &[requests], &slot);
+        (start, owner)
+    }
+}
+
+/// All ops.
+pub(crate) fn specs() -> impl Iterator<Item = &'static OpSpec> {
+    [dense::SPECS, cache::SPECS, select::SPECS, moe::SPECS, engram::SPECS].into_iter().flatten()
+}
+
+/// Every combination of formats that the catalogue accepts, by argument.
+fn format_combinations(op: &'static OpInfo) -> Vec<BTreeMap<&'static str, Format>> {
+    let mut combinations = vec![BTreeMap::new()];
+    for arg in op.args.iter().filter(|arg| matches!(arg.kind, Kind::Tensor | Kind::TensorList)) {
+        let accepted: Vec<Format> = Format::ALL.into_iter().filter(|f| arg.formats & f.mask() != 0).collect();
+        combinations = combinations
+            .into_iter()
+            .flat_map(|chosen| {
+                let formats = if arg.like.is_empty() { accepted.clone() } else { vec![chosen[arg.like]] };
+                formats.into_iter().map(move |format| {
+                    let mut chosen = chosen.clone();
+                    chosen.insert(arg.name, format);
+                    chosen
+                })
+            })
+            .collect();
+    }
+    if op.name == "gather" {
+        // The catalogue's sentence on the dtype of out.
+        let is_float = |f: Format| matches!(f, Format::F32 | Format::Bf16);
+        combinations.retain(|f| f["table"] == f["out"] || (is_float(f["table"]) && is_float(f["out"])));
+    }
+    combinations
+}
+
+/// Fewest cases of an op, and of a combination of formats.
+const CASES: (usize, usize) = (64, 6);
+
+/// The cases of an op: the same ones in every run.
+pub(crate) fn cases(spec: &OpSpec) -> Vec<Case> {
+    let op = op_by_name(spec.name).unwrap_or_else(|| panic!("no op {}", spec.name));
+    let combinations = format_combinations(op);
+    let each = CASES.1.max(CASES.0.div_ceil(combinations.len()));
+    let mut cases = Vec::new();
+    for (c, formats) in combinations.into_iter().enumerate() {
+        for index in 0..each {
+            let mut rng = SplitMix64((op.id as u64) << 32 | (c as u64) << 16 | index as u64);
+            let content = rng.pick(spec.contents);
+            let case = Case::new(op.name);
+            let mut generator = Generator { rng, case, formats: formats.clone(), index, content };
+            (spec.generate)(&mut generator);
+            cases.push(generator.case);
+        }
+    }
+    cases
+}
+
+/// The case with other bytes where outputs will be.
+pub(crate) fn poisoned(case: &Case, byte: u8) -> Case {
+    let mut case = case.clone();
+    for arg in case.op.args.iter().filter(|arg| arg.role == Role::Out) {
+        if let Some(Value::Tensor(tensor)) = case.args.get_mut(arg.name) {
+            *tensor = HostTensor::filled(tensor.format, &tensor.shape, byte);
+        }
+    }
+    case
+}

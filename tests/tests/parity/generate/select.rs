@@ -1,0 +1,216 @@
+//! Cases of the choice of cache entries, and of the attention over them.
+
+use super::dense::set_int;
+use super::{Content, Generator, OpSpec, Refusal, Rows};
+use crate::host::{HostTensor, Value};
+use crate::oracle::{cache::Entries, select};
+
+use Content::{Equal, Infinite, Nan, Plain, Wide, Zeros};
+use deepinfer_ops::Format;
+
+pub(crate) const SPECS: &[OpSpec] = &[
+    OpSpec {
+        name: "index_scores",
+        generate: index_scores,
+        oracle: select::index_scores,
+        rows: Rows::Any("T"),
+        empty: &["T", "N"],
+        contents: &[Plain, Wide, Zeros, Nan],
+        refusals: &[
+            Refusal { names: &["format"], change: |case| case.set("format", Value::U32(5)) },
+            Refusal {
+                names: &["entries_per_page", "keys"],
+                change: |case| case.set("entries_per_page", Value::U32(0)),
+            },
+            Refusal { names: &["row_request"], change: |case| set_int(case, "row_request", 0, 1000) },
+            Refusal {
+                names: &["block_table"],
+                change: |case| {
+                    let pages = case.tensor("block_table").len();
+                    (0..pages).for_each(|i| set_int(case, "block_table", i as isize, 1000));
+                    // Every row sees its first entry.
+                    case.set("candidates", Value::Absent);
+                    let rows = case.dim("visible", 0);
+                    (0..rows).for_each(|t| set_int(case, "visible", t as isize, 1));
+                },
+            },
+        ],
+    },
+    OpSpec {
+        name: "candidate_block_max",
+        generate: candidate_block_max,
+        oracle: select::candidate_block_max,
+        rows: Rows::Any("T"),
+        empty: &["T"],
+        contents: &[Plain, Equal, Zeros, Nan, Infinite],
+        refusals: &[Refusal { names: &["block_size"], change: |case| case.set("block_size", Value::U32(0)) }],
+    },
+    OpSpec {
+        name: "topk_select",
+        generate: topk_select,
+        oracle: select::topk_select,
+        rows: Rows::Any("T"),
+        empty: &["T", "N", "K"],
+        contents: &[Plain, Equal, Zeros, Nan, Infinite],
+        refusals: &[],
+    },
+    OpSpec {
+        name: "restore_candidate_indices_inplace",
+        generate: restore_candidate_indices_inplace,
+        oracle: select::restore_candidate_indices_inplace,
+        rows: Rows::Any("T"),
+        empty: &["T", "K", "L"],
+        contents: &[Plain],
+        refusals: &[Refusal { names: &["block_size"], change: |case| case.set("block_size", Value::U32(0)) }],
+    },
+    OpSpec {
+        name: "sparse_attention",
+        generate: sparse_attention,
+        oracle: select::sparse_attention,
+        rows: Rows::Any("T"),
+        empty: &["T", "H", "D", "W", "K"],
+        contents: &[Plain, Equal, Zeros, Nan],
+        refusals: &[
+            Refusal { names: &["window_format", "window"], change: |case| case.set("window_format", Value::U32(7)) },
+            Refusal {
+                names: &["entries_per_page", "window"],
+                change: |case| case.set("window_entries_per_page", Value::U32(0)),
+            },
+            Refusal { names: &["window_slots"], change: |case| set_int(case, "window_slots", 0, 1 << 20) },
+            Refusal { names: &["round_probs"], change: |case| case.set("round_probs", Value::U32(2)) },
+            Refusal {
+                names: &["global_slots"],
+                change: |case| {
+                    let rows = case.dim("q", 0);
+                    case.set("global", Value::Absent);
+                    case.set("global_slots", Value::Tensor(HostTensor::i32(&[rows, 1], &vec![-1; rows])));
+                },
+            },
+            Refusal {
+                names: &["global_slots"],
+                change: |case| {
+                    let rows = case.dim("q", 0);
+                    let window = case.tensor("window").clone();
+                    case.set("global", Value::Tensor(window));
+                    for (global, name) in
+                        [("global_format", "window_format"), ("global_entries_per_page", "window_entries_per_page")]
+                    {
+                        let value = case.size(name) as u32;
+                        case.set(global, Value::U32(value));
+                    }
+                    case.set("global_slots", Value::Tensor(HostTensor::i32(&[rows, 1], &vec![1 << 20; rows])));
+                },
+            },
+        ],
+    },
+];
+
+/// Pages of a cache with entries of plain values, and its geometry: pages, entries per page, padding.
+fn filled_cache(g: &mut Generator, format: usize, dim: usize) -> (HostTensor, usize, usize) {
+    let (pages, entries, padding) = (g.rng.pick(&[1, 3]), g.rng.pick(&[1, 3, 16]), g.rng.pick(&[0, 5]));
+    let bytes = entries * Entries::new(format, entries, dim, 0).entry_bytes() + padding;
+    let place = Entries::new(format, entries, dim, bytes);
+    let mut cache = vec![0xFF; pages * bytes];
+    for slot in 0..pages * entries {
+        let row = g.random(Format::F32, &[1, dim]).values();
+        place.write(&mut cache, slot, &row);
+    }
+    (HostTensor::u8(&[pages, bytes], cache), pages, entries)
+}
+
+fn index_scores(g: &mut Generator) {
+    let format = g.turn(&[0, 1, 2, 3, 4]);
+    let group = g.group_of(&["q"]).max([1, 1, 32, 16, 32][format]);
+    let (t, heads) = (g.rng.pick(&[1, 2, 3, 17]), g.rng.pick(&[1, 3, 4]));
+    let dim = if group == 1 { g.rng.pick(&[1, 7, 32]) } else { g.rng.pick(&[1, 2]) * group.max(32) };
+    let (keys, pages, entries) = filled_cache(g, format, dim);
+    let (requests, listed) = (g.rng.pick(&[1, 2]), g.rng.pick(&[1, 2, 4]));
+    let capacity = listed * entries;
+    g.subject("q", &[t, heads * dim]);
+    g.float("head_weight", &[t, heads]);
+    g.f32("scale", 1.0 / (dim as f32 * heads as f32).sqrt());
+    g.set("keys", Value::Tensor(keys));
+    g.u32("format", format);
+    g.u32("entries_per_page", entries);
+    g.ints("row_request", &[t], |rng| rng.below(requests) as i32);
+    g.ints("block_table", &[requests, listed], |rng| rng.below(pages) as i32);
+    g.ints("visible", &[t], |rng| rng.below(capacity + 1) as i32);
+    let size = g.rng.pick(&[1, 2, 5]);
+    let blocks = capacity.div_ceil(size);
+    let chosen = g.rng.pick(&[1, 2, 3]);
+    g.u32("block_size", size);
+    let columns = if g.rng.one_in(2) {
+        g.set("candidates", Value::Absent);
+        capacity
+    } else {
+        let rows: Vec<i32> = (0..t).flat_map(|_| ascending(g, blocks, chosen)).collect();
+        g.i32("candidates", &[t, chosen], &rows);
+        chosen * size
+    };
+    g.out("out", &[t, columns]);
+}
+
+/// Up to `len` different numbers below `end`, ascending, padded with -1.
+fn ascending(g: &mut Generator, end: usize, len: usize) -> Vec<i32> {
+    let take = g.rng.below(len.min(end) + 1);
+    let mut row: Vec<i32> = g.rng.permutation(end)[..take].iter().map(|&b| b as i32).collect();
+    row.sort_unstable();
+    row.resize(len, -1);
+    row
+}
+
+fn candidate_block_max(g: &mut Generator) {
+    let (t, n, size) = (g.rows(), g.columns(1), g.rng.pick(&[1, 4, 7, 64]));
+    g.subject("scores", &[t, n]);
+    g.ints("visible", &[t], |rng| rng.below(n + 1) as i32);
+    g.u32("block_size", size);
+    g.out("out", &[t, n.div_ceil(size)]);
+}
+
+fn topk_select(g: &mut Generator) {
+    let (t, n, k) = (g.rows(), g.rng.pick(&[1, 31, 33, 300]), g.rng.pick(&[1, 2, 8, 32, 512]));
+    g.subject("scores", &[t, n]);
+    if g.rng.one_in(3) {
+        // Few different values, and many columns that may not be seen.
+        let values: Vec<f32> =
+            (0..t * n).map(|_| g.rng.pick(&[-1.0, 0.0, -0.0, 1.0, f32::NEG_INFINITY, f32::NEG_INFINITY])).collect();
+        g.values("scores", &[t, n], &values);
+    }
+    g.out("out", &[t, k]);
+}
+
+fn restore_candidate_indices_inplace(g: &mut Generator) {
+    let (t, k, blocks, size) = (g.rows(), g.columns(1), g.rng.pick(&[1, 3, 8]), g.rng.pick(&[1, 8, 64]));
+    g.ints("columns", &[t, k], |rng| rng.below(blocks * size + 3) as i32 - 1);
+    g.ints("candidates", &[t, blocks], |rng| rng.below(1000) as i32 - 1);
+    g.u32("block_size", size);
+}
+
+fn sparse_attention(g: &mut Generator) {
+    let format = g.turn(&[0, 1, 2, 3, 4]);
+    let other = g.rng.pick(&[0, 1, 2, 3, 4]);
+    let (t, heads) = (g.rng.pick(&[1, 2, 3, 9]), g.rng.pick(&[1, 2, 5]));
+    let dim = if format < 2 && other < 2 { g.rng.pick(&[1, 7, 33]) } else { g.rng.pick(&[32, 64]) };
+    let (window, pages, entries) = filled_cache(g, format, dim);
+    let width = g.rng.pick(&[1, 5, 33]);
+    g.subject("q", &[t, heads, dim]);
+    g.set("window", Value::Tensor(window));
+    g.u32("window_format", format);
+    g.u32("window_entries_per_page", entries);
+    g.ints("window_slots", &[t, width], |rng| if rng.one_in(2) { -1 } else { rng.below(pages * entries) as i32 });
+    let (global, pages, entries) = filled_cache(g, other, dim);
+    let listed = g.rng.pick(&[1, 8]);
+    if g.rng.one_in(3) {
+        g.set("global", Value::Absent);
+        g.set("global_slots", Value::Absent);
+    } else {
+        g.set("global", Value::Tensor(global));
+        g.ints("global_slots", &[t, listed], |rng| rng.below(pages * entries + 1) as i32 - 1);
+    }
+    g.u32("global_format", other);
+    g.u32("global_entries_per_page", entries);
+    g.values("sink", &[heads], &[-2.0, 0.0, 1.5, 8.0, 200.0][..heads]);
+    g.f32("scale", 1.0 / (dim as f32).sqrt());
+    g.u32("round_probs", g.index % 2);
+    g.out("out", &[t, heads, dim]);
+}

@@ -1,0 +1,165 @@
+//! Oracles of the paged caches and of the compressor.
+
+use deepinfer_ops::Format;
+
+use super::{Element, U, Want, Wants};
+use crate::host::{Case, HostTensor};
+
+/// Number format of the values of a cache format.
+const FORMATS: [Format; 5] = [Format::F32, Format::Bf16, Format::Fp8Row32, Format::Fp4Row16, Format::Fp4Row32];
+
+/// Where the entries of a cache lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Entries {
+    format: Format,
+    split: bool,
+    per_page: usize,
+    dim: usize,
+    page_bytes: usize,
+}
+
+impl Entries {
+    pub(crate) fn new(format: usize, per_page: usize, dim: usize, page_bytes: usize) -> Self {
+        Self { format: FORMATS[format], split: format == 4, per_page, dim, page_bytes }
+    }
+
+    fn value_bytes(&self) -> usize {
+        self.format.bytes(self.dim)
+    }
+
+    fn scale_bytes(&self) -> usize {
+        self.format.scale().map_or(0, |scale| self.dim / scale.columns)
+    }
+
+    /// Bytes of one entry.
+    pub(crate) fn entry_bytes(&self) -> usize {
+        self.value_bytes() + self.scale_bytes()
+    }
+
+    /// First byte of the values and of the scales of a slot.
+    fn place(&self, slot: usize) -> (usize, usize) {
+        let (page, entry) = (slot / self.per_page * self.page_bytes, slot % self.per_page);
+        match self.split {
+            true => (
+                page + entry * self.value_bytes(),
+                page + self.per_page * self.value_bytes() + entry * self.scale_bytes(),
+            ),
+            false => (page + entry * self.entry_bytes(), page + entry * self.entry_bytes() + self.value_bytes()),
+        }
+    }
+
+    /// The values of the entry in a slot.
+    pub(crate) fn read(&self, cache: &[u8], slot: usize) -> Vec<f32> {
+        let (values, scales) = self.place(slot);
+        HostTensor {
+            format: self.format,
+            shape: vec![1, self.dim],
+            codes: cache[values..][..self.value_bytes()].to_vec(),
+            scales: cache[scales..][..self.scale_bytes()].to_vec(),
+        }
+        .values()
+    }
+
+    /// [`Entries::read`] in f64.
+    pub(crate) fn read_wide(&self, cache: &[u8], slot: usize) -> Vec<f64> {
+        self.read(cache, slot).into_iter().map(f64::from).collect()
+    }
+
+    pub(crate) fn write(&self, cache: &mut [u8], slot: usize, row: &[f32]) {
+        let (values, scales) = self.place(slot);
+        let entry = HostTensor::floats(self.format, &[1, self.dim], row);
+        cache[values..][..self.value_bytes()].copy_from_slice(&entry.codes);
+        cache[scales..][..self.scale_bytes()].copy_from_slice(&entry.scales);
+    }
+}
+
+pub(crate) fn store_kv_cache(case: &Case) -> Wants {
+    let (kv, slots, mut cache) = (case.tensor("kv"), case.tensor("slots").ints(), case.tensor("cache").clone());
+    let (dim, values) = (kv.shape[1], kv.values());
+    let entries = Entries::new(case.size("format"), case.size("entries_per_page"), dim, cache.shape[1]);
+    let alone = Entries { per_page: 1, ..entries };
+    let mut rounded = Vec::new();
+    for (t, &slot) in slots.iter().enumerate() {
+        let row = &values[t * dim..][..dim];
+        if let Ok(slot) = usize::try_from(slot) {
+            entries.write(&mut cache.codes, slot, row);
+        }
+        let mut entry = vec![0; alone.entry_bytes()];
+        alone.write(&mut entry, 0, row);
+        rounded.extend(alone.read(&entry, 0));
+    }
+    let mut wants = vec![("cache", Want::Exact(cache))];
+    if let Some(out) = case.optional("rounded") {
+        wants.push(("rounded", Want::ExactButNan(HostTensor::floats(out.format, &out.shape, &rounded))));
+    }
+    wants
+}
+
+pub(crate) fn load_paged_kv_cache(case: &Case) -> Wants {
+    let (cache, out) = (case.tensor("cache"), case.tensor("out"));
+    let dim = out.shape[1];
+    let entries = Entries::new(case.size("format"), case.size("entries_per_page"), dim, cache.shape[1]);
+    let row = |&slot: &i64| match usize::try_from(slot) {
+        Ok(slot) => entries.read(&cache.codes, slot),
+        Err(_) => vec![0.0; dim],
+    };
+    let values: Vec<f32> = case.tensor("slots").ints().iter().flat_map(row).collect();
+    vec![("out", Want::ExactButNan(HostTensor::floats(out.format, &out.shape, &values)))]
+}
+
+pub(crate) fn convert_kv_index(case: &Case) -> Wants {
+    let (positions, request) = (case.tensor("positions"), case.tensor("row_request").ints());
+    let (table, pages, entries) =
+        (case.tensor("block_table").ints(), case.dim("block_table", 1), case.size("entries_per_page") as i64);
+    let slots = positions.ints().into_iter().enumerate().map(|(i, p)| {
+        let q = request[i / positions.shape[1]] as usize;
+        if p < 0 { -1 } else { table[q * pages + (p / entries) as usize] * entries + p % entries }
+    });
+    vec![("slots", Want::Elements(slots.map(Element::Int).collect()))]
+}
+
+pub(crate) fn compress_and_update_state(case: &Case) -> Wants {
+    let (latent, score, state) = (case.tensor("latent"), case.tensor("score"), case.tensor("state"));
+    let (dim, ring, ratio) = (latent.shape[1], state.shape[1], case.size("ratio"));
+    let positions = case.tensor("positions").ints();
+    let (start, slot) = (case.tensor("request_start").ints(), case.tensor("state_slot").ints());
+    let request = case.tensor("row_request").ints();
+    let (latents, scores, kept) = (latent.wide(), score.wide(), state.wide());
+    let ring_row = |q: usize, p: i64| ((slot[q] as usize * ring) + p as usize % ring) * 2;
+
+    let mut out = Vec::new();
+    for last in case.tensor("group_row").ints() {
+        let q = request[last as usize] as usize;
+        let end = positions[last as usize];
+        let members: Vec<(&[f64], &[f64])> = (end - ratio as i64 + 1..=end)
+            .map(|p| match (start[q]..start[q + 1]).find(|&t| positions[t as usize] == p) {
+                Some(t) => (&scores[t as usize * dim..][..dim], &latents[t as usize * dim..][..dim]),
+                None => {
+                    let row = ring_row(q, p);
+                    (&kept[row * dim..][..dim], &kept[(row + 1) * dim..][..dim])
+                }
+            })
+            .collect();
+        for d in 0..dim {
+            let largest = members.iter().map(|m| m.0[d]).fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = members.iter().map(|m| (m.0[d] - largest).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            let products = || weights.iter().zip(&members).map(|(w, m)| w / sum * m.1[d]);
+            let spread = members.iter().map(|m| (m.0[d] - largest).abs()).fold(0.0, f64::max);
+            let slack = 2.0 * (ratio as f64 + 8.0 + spread) * U * products().map(f64::abs).sum::<f64>();
+            out.push(Element::Near { value: products().sum(), slack });
+        }
+    }
+
+    let mut after = state.clone();
+    for q in 0..slot.len() {
+        for t in start[q].max(start[q + 1] - ring as i64)..start[q + 1] {
+            let row = ring_row(q, positions[t as usize]);
+            for d in 0..dim {
+                after.set_element(row * dim + d, score.element(t as usize * dim + d));
+                after.set_element((row + 1) * dim + d, latent.element(t as usize * dim + d));
+            }
+        }
+    }
+    vec![("out", Want::Elements(out)), ("state", Want::Exact(after))]
+}

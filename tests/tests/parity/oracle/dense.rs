@@ -1,0 +1,192 @@
+//! Oracles of copies, norms, products, quantisation, rotation and hyper-connections.
+
+use super::{Element, U, Want, Wants};
+use crate::host::{Case, HostTensor};
+
+pub(crate) fn gather(case: &Case) -> Wants {
+    let (table, index, repeat) = (case.tensor("table"), case.tensor("index").ints(), case.size("repeat"));
+    let out = case.tensor("out");
+    let (rows, columns) = (table.shape[0], table.shape[1]);
+    let mut wanted = HostTensor::filled(out.format, &out.shape, 0);
+    let converts = table.format != out.format;
+    let values = if converts { table.values() } else { Vec::new() };
+    for (slot, &row) in index.iter().flat_map(|row| std::iter::repeat_n(row, repeat)).enumerate() {
+        let Some(row) = usize::try_from(row).ok().filter(|&row| row < rows) else { continue };
+        for column in 0..columns {
+            let from = row * columns + column;
+            let bytes = match converts {
+                false => table.element(from).to_vec(),
+                true => HostTensor::floats(out.format, &[1], &[values[from]]).codes,
+            };
+            wanted.set_element(slot * columns + column, &bytes);
+        }
+    }
+    // Only a conversion may change the payload of a NaN.
+    vec![("out", if converts { Want::ExactButNan(wanted) } else { Want::Exact(wanted) })]
+}
+
+/// Mean square of a row plus `eps`.
+fn mean_square(row: &[f64], eps: f64) -> f64 {
+    row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64 + eps
+}
+
+pub(crate) fn rms_norm(case: &Case) -> Wants {
+    let (x, weight, eps) = (case.tensor("x").wide(), case.tensor("weight").wide(), case.real("eps"));
+    let n = weight.len();
+    let mut out = Vec::new();
+    for row in x.chunks(n.max(1)) {
+        let mean = mean_square(row, eps);
+        for (x, w) in row.iter().zip(&weight) {
+            let value = match () {
+                () if !mean.is_finite() => f64::NAN,
+                () if row.iter().all(|&x| x == 0.0) => 0.0,
+                () => w * (x / mean.sqrt()),
+            };
+            out.push(Element::relative(value, n as f64 / 2.0 + 6.0));
+        }
+    }
+    vec![("out", Want::Elements(out))]
+}
+
+pub(crate) fn rstd(case: &Case) -> Wants {
+    let (x, eps, n) = (case.tensor("x").wide(), case.real("eps"), case.dim("x", 1));
+    let rows =
+        x.chunks(n.max(1)).map(|row| Element::relative(1.0 / mean_square(row, eps).sqrt(), n as f64 / 2.0 + 3.0));
+    vec![("out", Want::Elements(rows.collect()))]
+}
+
+/// `sum x * w` and what an F32 accumulator may be off.
+fn dot(x: &[f64], w: &[f64]) -> Element {
+    let products = || x.iter().zip(w).map(|(x, w)| x * w);
+    Element::sum(products().sum(), x.len(), products().map(f64::abs).sum())
+}
+
+pub(crate) fn linear(case: &Case) -> Wants {
+    let (x, weight, groups) = (case.tensor("x").wide(), case.tensor("weight").wide(), case.size("groups"));
+    let (k, outputs) = (case.dim("weight", 1), case.dim("weight", 0));
+    let per_group = outputs / groups;
+    let mut out = Vec::new();
+    for t in 0..case.dim("x", 0) {
+        let row = &x[t * groups * k..][..groups * k];
+        out.extend((0..outputs).map(|o| dot(&row[o / per_group * k..][..k], &weight[o * k..][..k])));
+    }
+    vec![("out", Want::Elements(out))]
+}
+
+pub(crate) fn grouped_linear(case: &Case) -> Wants {
+    let (x, start) = (case.tensor("x").wide(), case.tensor("expert_start").ints());
+    let (k, outputs) = (case.dim("x", 1), case.dim("out", 1));
+    let mut out = vec![Element::Kept; case.tensor("out").len()];
+    for (e, weight) in case.list("weight").iter().enumerate() {
+        let weight = weight.wide();
+        for m in start[e] as usize..start[e + 1] as usize {
+            for o in 0..outputs {
+                out[m * outputs + o] = dot(&x[m * k..][..k], &weight[o * k..][..k]);
+            }
+        }
+    }
+    vec![("out", Want::Elements(out))]
+}
+
+pub(crate) fn quantize(case: &Case) -> Wants {
+    let out = case.tensor("out");
+    vec![("out", Want::Exact(HostTensor::floats(out.format, &out.shape, &case.tensor("x").values())))]
+}
+
+pub(crate) fn rope(case: &Case) -> Wants {
+    let x = case.tensor("x");
+    let (positions, freqs) = (case.tensor("positions").ints(), case.tensor("freqs").values());
+    let (heads, channels) = (x.shape[1], x.shape[2]);
+    let values = x.wide();
+    // Channels before the rotated ones keep their bits.
+    let mut out = vec![Element::Kept; values.len()];
+    for (t, &position) in positions.iter().enumerate() {
+        for h in 0..heads {
+            let tail = (t * heads + h) * channels + channels - 2 * freqs.len();
+            for (i, &freq) in freqs.iter().enumerate() {
+                let angle = f64::from(position as f32 * freq);
+                let angle = if case.size("inverse") == 1 { -angle } else { angle };
+                let (a, b) = (values[tail + 2 * i], values[tail + 2 * i + 1]);
+                let pair = [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()];
+                // Two ulp of the larger: an ulp is at most twice the unit roundoff of the value.
+                let slack = 4.0 * U * pair[0].abs().max(pair[1].abs());
+                for (half, value) in pair.into_iter().enumerate() {
+                    out[tail + 2 * i + half] = Element::Near { value, slack };
+                }
+            }
+        }
+    }
+    vec![("x", Want::Elements(out))]
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+pub(crate) fn hc_mix(case: &Case) -> Wants {
+    let (mix, rstd) = (case.tensor("mix").wide(), case.tensor("rstd").wide());
+    let (base, scale) = (case.tensor("base").wide(), case.tensor("scale").wide());
+    let (c, iters, eps) = (case.size("copies"), case.size("iters"), case.real("eps"));
+    let (mut pre, mut post, mut comb) = (Vec::new(), Vec::new(), Vec::new());
+    for (row, rstd) in mix.chunks(2 * c + c * c).zip(&rstd) {
+        let z = |gain: usize, i: usize| row[i] * rstd * scale[gain] + base[i];
+        // Roundings in the argument, as a relative error of its exponential.
+        let argument = |gain: usize, i: usize| 4.0 * ((row[i] * rstd * scale[gain]).abs() + base[i].abs());
+        for i in 0..c {
+            pre.push(Element::relative(sigmoid(z(0, i)) + eps, argument(0, i) + 8.0));
+            post.push(Element::relative(2.0 * sigmoid(z(1, c + i)), argument(1, c + i) + 8.0));
+        }
+        let mut m: Vec<f64> = Vec::new();
+        let mut worst = 0f64;
+        for i in 0..c {
+            let logits: Vec<f64> = (0..c).map(|j| z(2, 2 * c + i * c + j)).collect();
+            worst = (0..c).fold(worst, |w, j| w.max(argument(2, 2 * c + i * c + j)));
+            let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = logits.iter().map(|z| (z - largest).exp()).sum();
+            m.extend(logits.iter().map(|z| (z - largest).exp() / sum + eps));
+        }
+        for half_step in 0..2 * iters - 1 {
+            let by_rows = half_step % 2 == 1;
+            let line = |k: usize| if by_rows { k / c } else { k % c };
+            let sums: Vec<f64> = (0..c).map(|l| (0..c * c).filter(|&k| line(k) == l).map(|k| m[k]).sum()).collect();
+            for k in 0..c * c {
+                m[k] /= sums[line(k)] + eps;
+            }
+        }
+        let roundings = 2.0 * worst + 10.0 + 2.0 * (iters * (c + 3)) as f64;
+        comb.extend(m.into_iter().map(|value| Element::relative(value, roundings)));
+    }
+    vec![("pre", Want::Elements(pre)), ("post", Want::Elements(post)), ("comb", Want::Elements(comb))]
+}
+
+pub(crate) fn hc_collapse(case: &Case) -> Wants {
+    let (x, pre) = (case.tensor("x"), case.tensor("pre").wide());
+    let (copies, channels, values) = (x.shape[1], x.shape[2], x.wide());
+    let mut out = Vec::new();
+    for t in 0..x.shape[0] {
+        for d in 0..channels {
+            let column: Vec<f64> = (0..copies).map(|c| values[(t * copies + c) * channels + d]).collect();
+            out.push(dot(&pre[t * copies..][..copies], &column));
+        }
+    }
+    vec![("out", Want::Elements(out))]
+}
+
+pub(crate) fn hc_expand(case: &Case) -> Wants {
+    let x = case.tensor("x");
+    let (copies, channels, values) = (x.shape[1], x.shape[2], x.wide());
+    let (y, post, comb) = (case.tensor("y").wide(), case.tensor("post").wide(), case.tensor("comb").wide());
+    let mut out = Vec::new();
+    for t in 0..x.shape[0] {
+        for j in 0..copies {
+            for d in 0..channels {
+                let mut factors = vec![post[t * copies + j]];
+                factors.extend((0..copies).map(|i| comb[(t * copies + i) * copies + j]));
+                let mut column = vec![y[t * channels + d]];
+                column.extend((0..copies).map(|i| values[(t * copies + i) * channels + d]));
+                out.push(dot(&factors, &column));
+            }
+        }
+    }
+    vec![("x", Want::Elements(out))]
+}

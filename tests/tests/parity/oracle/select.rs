@@ -1,0 +1,179 @@
+//! Oracles of the choice of cache entries, and of the attention over them.
+
+use deepinfer_ops::Format;
+
+use super::cache::Entries;
+use super::{Element, U, Want, Wants, formats};
+use crate::host::Case;
+
+pub(crate) fn index_scores(case: &Case) -> Wants {
+    let (q, head_weight, keys) = (case.tensor("q"), case.tensor("head_weight"), case.tensor("keys"));
+    let heads = head_weight.shape[1];
+    let dim = q.shape[1] / heads;
+    let entries = Entries::new(case.size("format"), case.size("entries_per_page"), dim, keys.shape[1]);
+    let per_page = case.size("entries_per_page");
+    let (table, pages) = (case.tensor("block_table").ints(), case.dim("block_table", 1));
+    let (request, visible) = (case.tensor("row_request").ints(), case.tensor("visible").ints());
+    let scale = case.real("scale") as f32;
+    let queries = q.wide();
+    let weights: Vec<f64> = head_weight
+        .values()
+        .iter()
+        .map(|&w| if head_weight.format == Format::Bf16 { formats::bf16(w * scale) } else { w * scale })
+        .map(f64::from)
+        .collect();
+    let columns = case.dim("out", 1);
+    let mut out = Vec::new();
+    for t in 0..q.shape[0] {
+        for c in 0..columns {
+            let entry = match case.optional("candidates") {
+                None => Some(c),
+                Some(candidates) => {
+                    let size = case.size("block_size");
+                    let block = candidates.ints()[t * candidates.shape[1] + c / size];
+                    usize::try_from(block).ok().map(|block| block * size + c % size)
+                }
+            };
+            let Some(e) = entry.filter(|&e| (e as i64) < visible[t]) else {
+                out.push(Element::Near { value: f64::NEG_INFINITY, slack: 0.0 });
+                continue;
+            };
+            let page = table[request[t] as usize * pages + e / per_page] as usize;
+            let key = entries.read_wide(&keys.codes, page * per_page + e % per_page);
+            let (mut score, mut magnitude) = (0.0, 0.0);
+            for h in 0..heads {
+                let query = &queries[(t * heads + h) * dim..][..dim];
+                let products = || query.iter().zip(&key).map(|(q, k)| q * k);
+                let dot: f64 = products().sum();
+                // Not `max`, which would drop a NaN.
+                score += weights[t * heads + h] * if dot < 0.0 { 0.0 } else { dot };
+                magnitude += weights[t * heads + h].abs() * products().map(f64::abs).sum::<f64>();
+            }
+            out.push(Element::sum(score, dim + heads, magnitude));
+        }
+    }
+    vec![("out", Want::Elements(out))]
+}
+
+pub(crate) fn candidate_block_max(case: &Case) -> Wants {
+    let (scores, visible, size) = (case.tensor("scores"), case.tensor("visible").ints(), case.size("block_size"));
+    let (columns, values) = (scores.shape[1], scores.values());
+    let mut out = Vec::new();
+    for (t, &visible) in visible.iter().enumerate() {
+        for block in 0..columns.div_ceil(size) {
+            let end = columns.min((block + 1) * size);
+            let seen = (block * size..end).filter(|&c| (c as i64) < visible);
+            let best = seen.map(|c| values[t * columns + c]).filter(|s| !s.is_nan()).fold(f32::NEG_INFINITY, f32::max);
+            let is_newest = visible >= 1 && (visible - 1) as usize / size == block;
+            let value = if is_newest { f64::INFINITY } else { f64::from(best) };
+            // No tolerance, but +0 and -0 are both the largest of the two.
+            out.push(if value == 0.0 {
+                Element::Near { value, slack: 0.0 }
+            } else {
+                Element::Bits((value as f32).to_bits())
+            });
+        }
+    }
+    vec![("out", Want::Elements(out))]
+}
+
+pub(crate) fn topk_select(case: &Case) -> Wants {
+    let (scores, k) = (case.tensor("scores"), case.dim("out", 1));
+    let columns = scores.shape[1];
+    let values = scores.values();
+    let mut out = Vec::new();
+    for t in 0..scores.shape[0] {
+        let row = &values[t * columns..][..columns];
+        let mut order: Vec<usize> = (0..columns).filter(|&c| row[c] > f32::NEG_INFINITY).collect();
+        // The sort is stable: of equal scores the lower column stays first.
+        order.sort_by(|&a, &b| row[b].partial_cmp(&row[a]).expect("no NaN is above -infinity"));
+        order.truncate(k);
+        order.sort_unstable();
+        out.extend(order.iter().map(|&c| Element::Int(c as i64)));
+        out.extend(std::iter::repeat_n(Element::Int(-1), k - order.len()));
+    }
+    vec![("out", Want::Elements(out))]
+}
+
+pub(crate) fn restore_candidate_indices_inplace(case: &Case) -> Wants {
+    let (columns, candidates) = (case.tensor("columns"), case.tensor("candidates"));
+    let (size, listed, blocks) = (case.size("block_size") as i64, candidates.shape[1], candidates.ints());
+    let entry = |(i, c): (usize, i64)| {
+        let row = &blocks[i / columns.shape[1] * listed..][..listed];
+        match row.get(usize::try_from(c).map_or(usize::MAX, |c| c / size as usize)) {
+            Some(&block) if block >= 0 => block * size + c % size,
+            _ => -1,
+        }
+    };
+    let out = columns.ints().into_iter().enumerate().map(entry).map(Element::Int).collect();
+    vec![("columns", Want::Elements(out))]
+}
+
+pub(crate) fn sparse_attention(case: &Case) -> Wants {
+    let q = case.tensor("q");
+    let (heads, dim, queries) = (q.shape[1], q.shape[2], q.wide());
+    let (sink, scale, rounds) = (case.tensor("sink").wide(), case.real("scale"), case.size("round_probs") == 1);
+    let mut sources = vec![(
+        case.tensor("window"),
+        case.tensor("window_slots"),
+        case.size("window_format"),
+        case.size("window_entries_per_page"),
+    )];
+    if let Some(global) = case.optional("global") {
+        let slots = case.tensor("global_slots");
+        sources.push((global, slots, case.size("global_format"), case.size("global_entries_per_page")));
+    }
+    let mut out = Vec::new();
+    for t in 0..q.shape[0] {
+        let mut entries = Vec::new();
+        for (cache, slots, format, per_page) in &sources {
+            let place = Entries::new(*format, *per_page, dim, cache.shape[1]);
+            let listed = slots.shape[1];
+            for &slot in slots.ints()[t * listed..][..listed].iter().filter(|&&slot| slot >= 0) {
+                entries.push(place.read_wide(&cache.codes, slot as usize));
+            }
+        }
+        for h in 0..heads {
+            let query = &queries[(t * heads + h) * dim..][..dim];
+            attend(query, &entries, sink[h], scale, rounds, &mut out);
+        }
+    }
+    vec![("out", Want::Elements(out))]
+}
+
+/// One row and head. The error of a probability is that of its score; where it may round to either of two BF16 values,
+/// their difference is allowed.
+fn attend(query: &[f64], entries: &[Vec<f64>], sink: f64, scale: f64, rounds: bool, out: &mut Vec<Element>) {
+    if entries.is_empty() {
+        out.extend(query.iter().map(|_| Element::Near { value: 0.0, slack: 0.0 }));
+        return;
+    }
+    let products = |kv: &Vec<f64>| -> Vec<f64> { query.iter().zip(kv).map(|(q, k)| scale * q * k).collect() };
+    let scores: Vec<f64> = entries.iter().map(|kv| products(kv).iter().sum()).collect();
+    let magnitude = entries.iter().map(|kv| products(kv).iter().map(|p| p.abs()).sum::<f64>()).fold(0.0, f64::max);
+    let score_error = 2.0 * (query.len() + 4) as f64 * U * magnitude;
+    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    // Of a probability: the scores and the largest of them, their difference, and the exponential.
+    let error = |s: f64| 2.0 * score_error + (4.0 + (s - largest).abs()) * U;
+
+    let probabilities: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+    let sum = probabilities.iter().sum::<f64>() + (sink - largest).exp();
+    let rounded = |p: f64| if rounds { f64::from(formats::bf16(p as f32)) } else { p };
+    let weights: Vec<(f64, f64)> = scores
+        .iter()
+        .zip(&probabilities)
+        .map(|(s, &p)| {
+            let flip = (rounded(p * (1.0 + error(*s))) - rounded(p * (1.0 - error(*s)))).abs();
+            (rounded(p), flip.max(p * error(*s)))
+        })
+        .collect();
+    let worst = scores.iter().map(|&s| error(s)).fold(error(sink), f64::max);
+    for d in 0..query.len() {
+        let column = || weights.iter().zip(entries).map(|(w, kv)| (w, kv[d]));
+        let value = column().map(|(w, v)| w.0 * v).sum::<f64>() / sum;
+        let total: f64 = column().map(|(w, v)| (w.0 * v).abs()).sum();
+        let moved: f64 = column().map(|(w, v)| w.1 * v.abs()).sum();
+        let roundings = 2.0 * (entries.len() + 4) as f64 * U + worst;
+        out.push(Element::Near { value, slack: (moved + total * roundings) / sum });
+    }
+}
