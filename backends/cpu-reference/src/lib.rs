@@ -3,6 +3,7 @@
 //! - [`ops`]: one file per op, named after it; the meaning of each op is `plugin-api/OPS.md`.
 //! - [`sum`]: the order in which every sum of this backend is taken; [`matmul`]: products of matrices in that order.
 //! - [`cache`], [`weights`]: the stored formats of cache entries and weights, decoded to F32.
+//! - [`blend`]: weighted sums of rows, channel by channel.
 //! - [`float`]: F32 and BF16 as a type parameter; [`scalar`]: the sigmoid and its kin in F64.
 //! - [`arguments`], [`requests`]: checks that shapes cannot make.
 //! - [`exp`]: the exponential of attention.
@@ -19,6 +20,7 @@
 #![deny(unsafe_code)]
 
 mod arguments;
+mod blend;
 mod cache;
 mod cpu;
 mod exp;

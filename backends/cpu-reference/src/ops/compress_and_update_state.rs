@@ -60,9 +60,10 @@ fn compress<T: Float>(a: &mut CompressAndUpdateStateArgs<'_>) -> Result<(), Faul
                 Member::Ring(row) => (&*kept[row], &*kept[row + 1]),
             })
             .collect();
-        for (d, out) in out.iter_mut().enumerate() {
-            *out = T::round(pool(inputs.iter().map(|(score, latent)| (f64::from(score[d]), f64::from(latent[d])))));
-        }
+        let pooled: Vec<f64> = (0..out.len())
+            .map(|d| pool(inputs.iter().map(|(score, latent)| (f64::from(score[d]), f64::from(latent[d])))))
+            .collect();
+        T::round_row(&pooled, out);
     });
     for (t, row) in writes {
         state[row].copy_from_slice(score.row(t));

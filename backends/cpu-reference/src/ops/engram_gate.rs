@@ -33,23 +33,21 @@ fn add_gated<T: Float>(a: &mut EngramGateArgs<'_>) -> Result<(), Fault> {
 
     let mut x = a.x.rows_mut::<T>()?;
     let tokens: Vec<_> = x.chunks_mut(copies).collect();
-    parallel::for_each_row_with(
-        tokens,
-        4 * copies * d,
-        || (Vec::new(), Vec::new()),
-        |(x_row, kv_row), t, x| {
-            let (keys, value) = T::load(kv.row(t), kv_row).split_at(copies * d);
-            let is_image = image_mask.is_some_and(|mask| mask[t] != 0);
-            for ((x, key), gain) in x.iter_mut().zip(keys.chunks_exact(d)).zip(gains.chunks_exact(d)) {
-                let stream = T::load(x, x_row);
-                let rstd = |row: &[f32]| inverse_root_mean(sum::sum_of_squares(row), d, eps);
-                let dot = sum::sum_by(d, |k| f64::from(stream[k]) * gain[k] * f64::from(key[k]));
-                let dot = dot * rstd(stream) * rstd(key) / (d as f64).sqrt();
-                let gate = if is_image { 0.0 } else { gate(dot) };
-                x.iter_mut().zip(value).for_each(|(x, &v)| *x = T::round(x.widen() + gate * f64::from(v)));
-            }
-        },
-    );
+    let scratch = || (Vec::new(), Vec::new(), Vec::new());
+    parallel::for_each_row_with(tokens, 2 * copies * d, scratch, |(x_row, kv_row, gated), t, x| {
+        let (keys, value) = T::load(kv.row(t), kv_row).split_at(copies * d);
+        let is_image = image_mask.is_some_and(|mask| mask[t] != 0);
+        for ((x, key), gain) in x.iter_mut().zip(keys.chunks_exact(d)).zip(gains.chunks_exact(d)) {
+            let stream = T::load(x, x_row);
+            let rstd = |row: &[f32]| inverse_root_mean(sum::sum_of_squares(row), d, eps);
+            let dot = sum::sum_by(d, |k| f64::from(stream[k]) * gain[k] * f64::from(key[k]));
+            let dot = dot * rstd(stream) * rstd(key) / (d as f64).sqrt();
+            let gate = if is_image { 0.0 } else { gate(dot) };
+            gated.clear();
+            gated.extend(stream.iter().zip(value).map(|(&x, &v)| f64::from(x) + gate * f64::from(v)));
+            T::round_row(gated, x);
+        }
+    });
     Ok(())
 }
 

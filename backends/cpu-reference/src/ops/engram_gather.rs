@@ -21,10 +21,7 @@ fn look_up<T: Float>(a: &mut EngramGatherArgs<'_>) -> Result<(), Fault> {
     parallel::for_each_row_with(a.out.rows_mut::<T>()?, a.dims.j * columns, Vec::new, |scratch, t, out| {
         for (out, &row) in out.chunks_exact_mut(columns).zip(rows.row(t)) {
             match usize::try_from(row).ok().filter(|&row| row < a.dims.n) {
-                Some(row) => {
-                    let values = table.load(row, scratch);
-                    out.iter_mut().zip(values).for_each(|(out, &v)| *out = T::from_f32(v));
-                }
+                Some(row) => T::store_row(table.load(row, scratch), out),
                 None => out.fill(T::from_f32(0.0)),
             }
         }

@@ -25,7 +25,7 @@ fn load<T: Float>(a: &mut LoadPagedKvCacheArgs<'_>) -> Result<(), Fault> {
             Ok(slot) => pages.decode(slot, scratch),
             Err(_) => scratch.fill(0.0),
         }
-        out.iter_mut().zip(scratch).for_each(|(out, v)| *out = T::from_f32(*v));
+        T::store_row(scratch, out);
     });
     Ok(())
 }

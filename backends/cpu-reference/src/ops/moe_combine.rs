@@ -23,16 +23,16 @@ fn combine<T: Float>(a: &mut MoeCombineArgs<'_>) -> Result<(), Fault> {
         }
     }
     let cost_ns = (a.dims.k + 2) * a.dims.n / 4;
-    let scratch = || (Vec::new(), vec![0.0; a.dims.n]);
-    parallel::for_each_row_with(a.out.rows_mut::<T>()?, cost_ns, scratch, |(order, sums), t, out| {
+    let scratch = || (Vec::new(), Vec::new(), vec![0.0; a.dims.n]);
+    parallel::for_each_row_with(a.out.rows_mut::<T>()?, cost_ns, scratch, |(order, decoded, sums), t, out| {
         order.clear();
         order.extend(row_of.row(t).iter().filter_map(|&m| usize::try_from(m).ok()));
         order.sort_unstable();
         sums.fill(0.0f32);
         for terms in order.iter().map(|&m| y.row(m)).chain(shared.map(|shared| shared.row(t))) {
-            sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term.to_f32());
+            sums.iter_mut().zip(T::load(terms, decoded)).for_each(|(sum, term)| *sum += term);
         }
-        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = T::from_f32(*sum));
+        T::store_row(sums, out);
     });
     Ok(())
 }

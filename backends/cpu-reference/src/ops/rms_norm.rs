@@ -20,8 +20,9 @@ fn normalise<T: Float>(a: &mut RmsNormArgs<'_>) -> Result<(), Fault> {
     let x = a.x.rows::<T>()?;
     let mut scratch = Vec::new();
     let weight = a.weight.floats()?.load(0, &mut scratch);
-    parallel::for_each_row_with(a.out.rows_mut::<T>()?, a.dims.n, Vec::new, |scratch, t, out| {
-        let x = T::load(x.row(t), scratch);
+    let scratch = || (Vec::new(), Vec::new());
+    parallel::for_each_row_with(a.out.rows_mut::<T>()?, a.dims.n, scratch, |(x_row, values), t, out| {
+        let x = T::load(x.row(t), x_row);
         let factor = match sum::sum_of_squares(x) {
             // The squares of finite F32 values cannot overflow an f64: a NaN or an infinity is in the row.
             s if !s.is_finite() => f64::NAN,
@@ -29,9 +30,9 @@ fn normalise<T: Float>(a: &mut RmsNormArgs<'_>) -> Result<(), Fault> {
             0.0 => 0.0,
             s => inverse_root_mean(s, a.dims.n, a.eps),
         };
-        for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
-            *out = T::round(f64::from(weight) * (f64::from(x) * factor));
-        }
+        values.clear();
+        values.extend(x.iter().zip(weight).map(|(&x, &weight)| f64::from(weight) * (f64::from(x) * factor)));
+        T::round_row(values, out);
     });
     Ok(())
 }

@@ -37,12 +37,16 @@ fn rotate<T: Float>(a: &mut RopeArgs<'_>) -> Result<(), Fault> {
                 (if inverse { -sin } else { sin }, cos)
             })
             .collect();
+        let mut turned = vec![0.0; 2 * r];
         for head in heads {
-            for ([a, b], &(sin, cos)) in head[d - 2 * r..].as_chunks_mut::<2>().0.iter_mut().zip(&turns) {
-                let (x, y) = (a.widen(), b.widen());
-                *a = T::round(x * cos - y * sin);
-                *b = T::round(x * sin + y * cos);
+            let tail = &mut head[d - 2 * r..];
+            for (([a, b], pair), &(sin, cos)) in
+                turned.as_chunks_mut::<2>().0.iter_mut().zip(tail.as_chunks::<2>().0).zip(&turns)
+            {
+                let [x, y] = pair.map(T::widen);
+                (*a, *b) = (x * cos - y * sin, x * sin + y * cos);
             }
+            T::round_row(&turned, tail);
         }
     });
     Ok(())

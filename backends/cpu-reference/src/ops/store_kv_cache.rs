@@ -37,7 +37,7 @@ fn store<T: Float>(a: &mut StoreKvCacheArgs<'_>) -> Result<(), Fault> {
         layout.encode_entry(page, index, row);
         if let Some(rounded) = &mut rounded {
             layout.decode_entry(page, index, &mut values);
-            rounded[t].iter_mut().zip(&values).for_each(|(out, &v)| *out = T::from_f32(v));
+            T::store_row(&values, rounded[t]);
         }
     }
     Ok(())
