@@ -1,14 +1,14 @@
 //! The numerical authority: one plain function per op, on the host's processor.
 //!
-//! - [`ops`]: one file per op, named after it; the meaning of each op is `plugin-api/OPS.md`.
-//! - [`sum`]: the order in which every sum of this backend is taken; [`matmul`]: products of matrices in that order.
-//! - [`cache`], [`weights`]: the stored formats of cache entries and weights, decoded to F32.
-//! - [`blend`]: weighted sums of rows, channel by channel.
-//! - [`float`]: F32 and BF16 as a type parameter; [`scalar`]: the sigmoid and its kin in F64.
-//! - [`arguments`], [`requests`]: checks that shapes cannot make.
-//! - [`exp`]: the exponential of attention.
-//! - [`parallel`]: work over independent rows.
-//! - [`cpu`], [`memory`]: the device.
+//! - `ops`: one file per op, named after it; the meaning of each op is `plugin-api/OPS.md`.
+//! - `sum`: the order in which every sum of this backend is taken; `matmul`: products of matrices in that order; `blend`:
+//!   weighted sums of rows, channel by channel.
+//! - `simd`: one loop for several vector widths; `parallel`: work over independent rows.
+//! - `cache`, `weights`: the stored formats of cache entries and weights, decoded to F32.
+//! - `float`: F32 and BF16 as a type parameter; `scalar`: the sigmoid and its kin in F64; `exp`: the exponential of
+//!   attention.
+//! - `arguments`, `requests`: checks that shapes cannot make.
+//! - `cpu`, `memory`: the device.
 //!
 //! What every kernel promises:
 //! - Sums are taken in F64, in an order that the length alone decides. A product of two F32 values is exact in F64, so

@@ -19,7 +19,7 @@ use deepinfer_plugin_api::abi::*;
 use deepinfer_plugin_api::numerics::{Bf16, Fp4Scale, block, e4m3, group, ue8m0};
 use deepinfer_plugin_api::sdk::tensor::In;
 use deepinfer_plugin_api::sdk::{Export, entry};
-use deepinfer_plugin_api::{Format, Op};
+use deepinfer_plugin_api::{Format, Op, profile};
 
 use crate::CpuReference;
 
@@ -322,8 +322,9 @@ fn api() -> &'static DiBackendApi {
             // SAFETY: as above.
             let mut reply: DiEntryReply = unsafe { std::mem::zeroed() };
             reply.struct_size = size_of::<DiEntryReply>() as u32;
+            let export = Export { must_have: profile("v41-text").expect("the catalogue has the profile") };
             // SAFETY: both structs are valid, and this initialiser runs once.
-            let code = unsafe { entry::<CpuReference>(&raw const request, &raw mut reply, &Export { must_have: &[] }) };
+            let code = unsafe { entry::<CpuReference>(&raw const request, &raw mut reply, &export) };
             std::panic::set_hook(hook);
             assert_eq!(code, 0, "the backend starts");
             // SAFETY: the entry succeeded, so the table is there for the life of the process.

@@ -27,7 +27,7 @@ const ROWS: usize = 16;
 /// Keys decoded at once.
 const KEYS: usize = 64;
 /// Rough time of a multiplication with its addition, in picoseconds.
-const MULTIPLY_PS: usize = 80;
+const MULTIPLY_PS: usize = 100;
 
 fn index_scores(_: &Cx<'_>, mut a: IndexScoresArgs<'_>) -> Result<(), Fault> {
     let d = a.dims;

@@ -24,7 +24,7 @@ use crate::weights::load_columns;
 deepinfer_plugin_api::kernel!(SparseAttention, sparse_attention);
 
 /// Rough time per head, entry and channel, in picoseconds.
-const COST_PS: usize = 200;
+const COST_PS: usize = 250;
 
 fn sparse_attention(_: &Cx<'_>, mut a: SparseAttentionArgs<'_>) -> Result<(), Fault> {
     let d = a.dims;
