@@ -176,8 +176,7 @@ fn rstd(g: &mut Generator) {
 
 fn linear(g: &mut Generator) {
     let group = g.group_of(&["x", "weight"]);
-    // Once in a while the length of a released projection.
-    let k = if g.rng.one_in(12) { 1280 } else { g.columns(group) };
+    let k = g.columns(group);
     let (t, groups, o) = (g.rows(), g.rng.pick(&[1, 1, 2, 3]), g.rng.pick(&[1, 31, 32, 33]));
     g.subject("x", &[t, groups * k]);
     g.float("weight", &[groups * o, k]);
@@ -212,7 +211,7 @@ fn quantize(g: &mut Generator) {
 }
 
 fn rope(g: &mut Generator) {
-    let (t, h, r, rest) = (g.rows(), g.rng.pick(&[1, 2, 3]), g.rng.pick(&[1, 5, 32]), g.rng.pick(&[0, 1, 32]));
+    let (t, h, r, rest) = (g.rows(), g.rng.pick(&[1, 2, 3]), g.rng.pick(&[1, 5, 32]), g.rng.pick(&[0, 1, 448]));
     g.subject("x", &[t, h, rest + 2 * r]);
     g.ints("positions", &[t], |rng| rng.pick(&[0, 1, 127, 128, 4095, 65_535, 65_536, 1_048_575]));
     let freqs: Vec<f32> = (0..r).map(|i| 10_000f32.powf(-(i as f32) / r as f32)).collect();

@@ -117,9 +117,10 @@ impl Generator {
         self.rng.pick(&[1, 2, 3, 5, 33])
     }
 
-    /// A number of columns that is a multiple of `group`.
+    /// A number of columns that is a multiple of `group`; once in a while a width of the released model.
     pub(crate) fn columns(&mut self, group: usize) -> usize {
         match group {
+            _ if self.rng.one_in(24) => 1280,
             0 | 1 => self.rng.pick(&[1, 2, 7, 31, 32, 33, 64, 257]),
             group => group * self.rng.pick(&[1, 2, 3, 8]),
         }

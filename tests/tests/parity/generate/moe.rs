@@ -72,7 +72,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
 ];
 
 fn moe_gate(g: &mut Generator) {
-    let (t, e) = (g.rows(), g.rng.pick(&[1, 2, 16, 33, 256]));
+    let (t, e) = (g.rows(), g.rng.pick(&[1, 2, 16, 33, 384]));
     let k = g.rng.pick(&[1, 2, 6, 16]).min(e);
     g.subject("logits", &[t, e]);
     g.float("bias", &[e]);

@@ -122,7 +122,7 @@ fn index_scores(g: &mut Generator) {
     let format = g.turn(&[0, 1, 2, 3, 4]);
     let group = g.group_of(&["q"]).max([1, 1, 32, 16, 32][format]);
     let (t, heads) = (g.rng.pick(&[1, 2, 3, 17]), g.rng.pick(&[1, 3, 4]));
-    let dim = if group == 1 { g.rng.pick(&[1, 7, 32]) } else { g.rng.pick(&[1, 2]) * group.max(32) };
+    let dim = if group == 1 { g.rng.pick(&[1, 7, 32]) } else { g.rng.pick(&[1, 2, 4]) * group.max(32) };
     let (keys, pages, entries) = filled_cache(g, format, dim);
     let (requests, listed) = (g.rng.pick(&[1, 2]), g.rng.pick(&[1, 2, 4]));
     let capacity = listed * entries;
@@ -168,7 +168,7 @@ fn candidate_block_max(g: &mut Generator) {
 }
 
 fn topk_select(g: &mut Generator) {
-    let (t, n, k) = (g.rows(), g.rng.pick(&[1, 31, 33, 300]), g.rng.pick(&[1, 2, 8, 32, 512]));
+    let (t, n, k) = (g.rows(), g.rng.pick(&[1, 31, 33, 2048]), g.rng.pick(&[1, 2, 8, 32, 512]));
     g.subject("scores", &[t, n]);
     if g.rng.one_in(3) {
         // Few different values, and many columns that may not be seen.
@@ -190,7 +190,7 @@ fn sparse_attention(g: &mut Generator) {
     let format = g.turn(&[0, 1, 2, 3, 4]);
     let other = g.rng.pick(&[0, 1, 2, 3, 4]);
     let (t, heads) = (g.rng.pick(&[1, 2, 3, 9]), g.rng.pick(&[1, 2, 5]));
-    let dim = if format < 2 && other < 2 { g.rng.pick(&[1, 7, 33]) } else { g.rng.pick(&[32, 64]) };
+    let dim = if format < 2 && other < 2 { g.rng.pick(&[1, 7, 33]) } else { g.rng.pick(&[32, 64, 64, 512]) };
     let (window, pages, entries) = filled_cache(g, format, dim);
     let width = g.rng.pick(&[1, 5, 33]);
     g.subject("q", &[t, heads, dim]);
