@@ -189,7 +189,6 @@ impl Bound<'_> {
 macro_rules! calls {
     ($($op:ident: $Args:ident { $($arg:ident: $kind:ident),* })*) => {
         /// Ops that can be called.
-        #[cfg(test)]
         pub(crate) const CALLABLE: &[&str] = &[$(stringify!($op)),*];
 
         fn dispatch(bound: &Bound<'_>, device: &dyn Device, route: Route) -> Result<(), OpError> {
