@@ -129,6 +129,16 @@ mod tests {
         }
     }
 
+    /// F32 values near 1e8 lie 8 apart, so that much of the noise rounds to the same sum.
+    #[test]
+    fn equal_sums_go_to_the_lowest_column() {
+        let logits = [1e8; 20];
+        for position in 0..200 {
+            let ours = run(&Tensor::f32(&[1, 20], &logits), &[1.0], &[5], &[position]).unwrap();
+            assert_eq!(ours, [plain(&logits, 1.0, 5, position as u32)]);
+        }
+    }
+
     #[test]
     fn masked_columns_are_never_drawn() {
         let mut logits = vec![f32::NEG_INFINITY; 50];

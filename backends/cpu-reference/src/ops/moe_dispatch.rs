@@ -12,31 +12,51 @@ use crate::parallel;
 deepinfer_plugin_api::kernel!(MoeDispatch, moe_dispatch);
 
 fn moe_dispatch(_: &Cx<'_>, mut a: MoeDispatchArgs<'_>) -> Result<(), Fault> {
+    let sorted = sort(&a)?;
+    let (experts, weights) = (a.experts.rows::<i32>()?, a.weights.rows::<f32>()?);
+    let (row_weight, expert_start) = (a.row_weight.slice_mut::<f32>()?, a.expert_start.slice_mut::<i32>()?);
+    let row_of = a.row_of.rows_mut::<i32>()?;
     match a.x.format() {
-        Some(Format::F32) => {
-            let x = a.x.rows::<f32>()?;
-            let source = sort(&mut a)?;
-            copy(&x, a.out.rows_mut()?, &source);
-        }
-        Some(Format::Bf16) => {
-            let x = a.x.rows::<Bf16>()?;
-            let source = sort(&mut a)?;
-            copy(&x, a.out.rows_mut()?, &source);
-        }
+        Some(Format::F32) => copy(&a.x.rows::<f32>()?, a.out.rows_mut()?, &sorted.source),
+        Some(Format::Bf16) => copy(&a.x.rows::<Bf16>()?, a.out.rows_mut()?, &sorted.source),
         _ => {
             let (x_codes, x_scales) = (a.x.codes()?, a.x.scales()?);
-            let source = sort(&mut a)?;
             let (codes, scales) = a.out.quantized_rows_mut()?;
-            copy(&x_codes, codes, &source);
-            copy(&x_scales, scales, &source);
+            copy(&x_codes, codes, &sorted.source);
+            copy(&x_scales, scales, &sorted.source);
+        }
+    }
+
+    expert_start.iter_mut().zip(&sorted.start).for_each(|(out, &m)| *out = m as i32);
+    // Weights beyond the pairs are 0.
+    row_weight.fill(0.0);
+    let mut next = sorted.start;
+    for (t, row_of) in row_of.into_iter().enumerate() {
+        for ((row_of, &expert), &weight) in row_of.iter_mut().zip(experts.row(t)).zip(weights.row(t)) {
+            *row_of = match usize::try_from(expert) {
+                Ok(expert) => {
+                    let m = next[expert];
+                    next[expert] += 1;
+                    row_weight[m] = weight;
+                    m as i32
+                }
+                Err(_) => -1,
+            };
         }
     }
     Ok(())
 }
 
-/// Writes everything but `out` and returns the row of `x` for each row of `out`. Weights beyond the pairs are 0.
-fn sort(a: &mut MoeDispatchArgs<'_>) -> Result<Vec<usize>, Fault> {
-    let (experts, weights) = (a.experts.rows::<i32>()?, a.weights.rows::<f32>()?);
+/// The order of `out`.
+struct Sorted {
+    /// First row of each expert, then the number of pairs.
+    start: Vec<usize>,
+    /// Row of `x` for each row.
+    source: Vec<usize>,
+}
+
+fn sort(a: &MoeDispatchArgs<'_>) -> Result<Sorted, Fault> {
+    let experts = a.experts.rows::<i32>()?;
     let mut start = vec![0; a.dims.e + 1];
     for t in 0..a.dims.t {
         for (j, &expert) in experts.row(t).iter().enumerate().filter(|(_, expert)| **expert >= 0) {
@@ -46,25 +66,15 @@ fn sort(a: &mut MoeDispatchArgs<'_>) -> Result<Vec<usize>, Fault> {
     for e in 0..a.dims.e {
         start[e + 1] += start[e];
     }
-
-    let (row_weight, expert_start) = (a.row_weight.slice_mut::<f32>()?, a.expert_start.slice_mut::<i32>()?);
-    let row_of = a.row_of.rows_mut::<i32>()?;
-    expert_start.iter_mut().zip(&start).for_each(|(out, &m)| *out = m as i32);
-    row_weight.fill(0.0);
     let mut source = vec![0; start[a.dims.e]];
-    for (t, row_of) in row_of.into_iter().enumerate() {
-        for ((row_of, &expert), &weight) in row_of.iter_mut().zip(experts.row(t)).zip(weights.row(t)) {
-            *row_of = -1;
-            if let Ok(expert) = usize::try_from(expert) {
-                let m: usize = start[expert];
-                start[expert] += 1;
-                *row_of = m as i32;
-                source[m] = t;
-                row_weight[m] = weight;
-            }
+    let mut next = start.clone();
+    for t in 0..a.dims.t {
+        for expert in experts.row(t).iter().filter_map(|&expert| usize::try_from(expert).ok()) {
+            source[next[expert]] = t;
+            next[expert] += 1;
         }
     }
-    Ok(source)
+    Ok(Sorted { start, source })
 }
 
 fn copy<T: Element>(x: &Rows<'_, T>, mut out: Vec<&mut [T]>, source: &[usize]) {

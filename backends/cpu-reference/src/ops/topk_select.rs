@@ -99,6 +99,11 @@ mod tests {
     }
 
     #[test]
+    fn zeros_of_both_signs_are_equal() {
+        assert_eq!(run(&Tensor::f32(&[2, 3], &[-0.0, 0.0, -1.0, 0.0, -0.0, -1.0]), 2, 1), [0, 0]);
+    }
+
+    #[test]
     fn distinct_scores_and_no_scores() {
         let scores = random::floats(30, 16384);
         assert_eq!(run(&Tensor::f32(&[1, 16384], &scores), 1, 512), plain(&scores, 512));
