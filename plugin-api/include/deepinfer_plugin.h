@@ -297,7 +297,7 @@ typedef struct DiArgsHcMixV1 {
   DiTensor base; /* [2*C+C*C] F32 */
   DiTensor scale; /* [3] F32 */
   uint32_t copies; /* C: copies of the stream. */
-  uint32_t iters; /* Sinkhorn iterations. */
+  uint32_t iters; /* Sinkhorn iterations, at least 1. */
   float eps; /* Added as stated above. */
   DiTensor pre; /* [T, C] F32 */
   DiTensor post; /* [T, C] F32 */

@@ -999,7 +999,7 @@ pub struct DiArgsHcMixV1 {
     pub scale: DiTensor,
     /// C: copies of the stream.
     pub copies: u32,
-    /// Sinkhorn iterations.
+    /// Sinkhorn iterations, at least 1.
     pub iters: u32,
     /// Added as stated above.
     pub eps: f32,
@@ -1070,7 +1070,7 @@ pub struct HcMixArgs<'a> {
     pub scale: In<'a>,
     /// C: copies of the stream.
     pub copies: u32,
-    /// Sinkhorn iterations.
+    /// Sinkhorn iterations, at least 1.
     pub iters: u32,
     /// Added as stated above.
     pub eps: f32,

@@ -64,14 +64,11 @@ impl Tensors {
     /// # Panics
     /// If the device fails.
     pub fn poisoned(&self, format: Format, shape: &[usize]) -> Tensor {
-        let tensor = match Tensor::scale_shape(format, shape) {
-            None => return self.from_bytes(format, shape, &vec![0xFF; Tensor::bytes_of(format, shape)]),
-            Some(grid) => {
-                let codes = vec![0xFF; Tensor::bytes_of(format, shape)];
-                self.quantized(format, shape, &codes, &vec![0xFF; grid.iter().product()])
-            }
-        };
-        tensor
+        let codes = vec![0xFF; Tensor::bytes_of(format, shape)];
+        match Tensor::scale_shape(format, shape) {
+            None => self.from_bytes(format, shape, &codes),
+            Some(grid) => self.quantized(format, shape, &codes, &vec![0xFF; grid.iter().product()]),
+        }
     }
 
     /// The bytes of a contiguous tensor, without its scales.

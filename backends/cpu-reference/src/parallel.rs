@@ -6,7 +6,11 @@
 
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 
-/// Work in nanoseconds below which a thread is not worth waking.
+/// Work in nanoseconds below which no other thread is woken. A sleeping thread takes tens of microseconds to begin, and
+/// the caller waits for it at the end: a token of the miniature is 600 calls that are each too short for that.
+const WAKE_NS: usize = 200_000;
+
+/// Work in nanoseconds of the smallest piece that is handed to a thread that is awake.
 const GRAIN_NS: usize = 20_000;
 
 /// Pieces into which work of `cost_ns` is best cut: one if it is little, at most a few per thread.
@@ -15,6 +19,7 @@ pub(crate) fn pieces(cost_ns: usize) -> usize {
     const PER_THREAD: usize = 4;
     match rayon::current_num_threads() {
         1 => 1,
+        _ if cost_ns < WAKE_NS => 1,
         threads => (cost_ns / GRAIN_NS).clamp(1, threads * PER_THREAD),
     }
 }
@@ -34,7 +39,7 @@ pub(crate) fn for_each_row_with<R: Send, S>(
     f: impl Fn(&mut S, usize, R) + Sync,
 ) {
     let rows_per_grain = (GRAIN_NS / cost_ns.max(1)).max(1);
-    if rows.len() <= rows_per_grain || rayon::current_num_threads() == 1 {
+    if cost_ns.saturating_mul(rows.len()) < WAKE_NS || rayon::current_num_threads() == 1 {
         let mut scratch = init();
         rows.into_iter().enumerate().for_each(|(index, row)| f(&mut scratch, index, row));
         return;

@@ -233,7 +233,7 @@ impl Sampler {
     }
 }
 
-/// A seed from the operating system.
+/// A seed from the operating system, below 2^53 so that JSON readers that take numbers for doubles keep it whole.
 fn draw_seed() -> Result<u64, RequestError> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| RequestError::InvalidParameter {
@@ -241,5 +241,5 @@ fn draw_seed() -> Result<u64, RequestError> {
         value: format!("not given, and the operating system gives no randomness ({e})"),
         wanted: "given",
     })?;
-    Ok(u64::from_le_bytes(bytes))
+    Ok(u64::from_le_bytes(bytes) >> 11)
 }

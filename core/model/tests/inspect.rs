@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use deepinfer_ops::CacheFormat;
 use deepinfer_model::cache_format::{CacheFormats, PageLayout, ring_entries, rollback_positions};
 use deepinfer_model::checkpoint::{Checkpoint, Group, Storage};
 use deepinfer_model::config::ModelConfig;
 use deepinfer_model::inspect::{ModelSummary, PlanInput, render};
+use deepinfer_ops::CacheFormat;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

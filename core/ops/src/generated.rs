@@ -346,7 +346,7 @@ pub struct HcMix<'a> {
     pub scale: &'a Tensor,
     /// C: copies of the stream.
     pub copies: u32,
-    /// Sinkhorn iterations.
+    /// Sinkhorn iterations, at least 1.
     pub iters: u32,
     /// Added as stated above.
     pub eps: f32,
@@ -775,7 +775,7 @@ impl OpCall for CompressAndUpdateState<'_> {
 /// ```text
 /// s = sum_h w[t, h] * max(0, sum_d q[t, h, d] * key[e, d]) with w = head_weight * scale rounded to the dtype of head_weight; computed in F32 or wider, rounded to F32.
 /// Without candidates, column c is entry e = c. With candidates, column c is entry candidates[t, c / block_size] * block_size + c % block_size.
-/// Entries e >= visible[t] and columns of a negative candidate score -infinity. Entry e of request q lives in page block_table[q, e / entries_per_page].
+/// Entries e >= visible[t] and columns of a negative candidate or beyond the candidates score -infinity. Entry e of request q lives in page block_table[q, e / entries_per_page].
 /// ```
 #[derive(Clone, Copy)]
 pub struct IndexScores<'a> {
@@ -1200,7 +1200,7 @@ impl OpCall for MoeGate<'_> {
 /// Copies rows to their experts, sorted by expert.
 ///
 /// ```text
-/// The pairs (t, j) with experts[t, j] >= 0 are sorted by expert, then t, then j; pair number m gives out[m, :] = x[t, :], row_weight[m] = weights[t, j], row_of[t, j] = m. Other row_of are -1.
+/// The pairs (t, j) with experts[t, j] >= 0 are sorted by expert, then t, then j; pair number m gives out[m, :] = x[t, :], row_weight[m] = weights[t, j], row_of[t, j] = m. Other row_of are -1, other row_weight 0.
 /// expert_start[e] is the first m of expert e and expert_start[E] their count; rows of out from there on are not written.
 /// ```
 #[derive(Clone, Copy)]

@@ -130,7 +130,7 @@ pub trait CacheOps: Dispatch {
     /// # Errors
     /// As [`Dispatch::dispatch`].
     fn store_kv_cache(&self, args: &args::StoreKvCache<'_>) -> Result<(), OpError> {
-        cache_format("store_kv_cache", "format", args.format, args.cache, args.entries_per_page, args.kv.dim(1))?;
+        cache_format("store_kv_cache", "", args.format, args.cache, args.entries_per_page, args.kv.dim(1))?;
         self.dispatch(args)
     }
 
@@ -139,7 +139,7 @@ pub trait CacheOps: Dispatch {
     /// # Errors
     /// As [`Dispatch::dispatch`].
     fn load_paged_kv_cache(&self, args: &args::LoadPagedKvCache<'_>) -> Result<(), OpError> {
-        cache_format("load_paged_kv_cache", "format", args.format, args.cache, args.entries_per_page, args.out.dim(1))?;
+        cache_format("load_paged_kv_cache", "", args.format, args.cache, args.entries_per_page, args.out.dim(1))?;
         self.dispatch(args)
     }
 
@@ -176,7 +176,7 @@ pub trait SelectOps: Dispatch {
     /// As [`Dispatch::dispatch`].
     fn index_scores(&self, args: &args::IndexScores<'_>) -> Result<(), OpError> {
         let dim = args.q.dim(1) / args.head_weight.dim(1).max(1);
-        cache_format("index_scores", "format", args.format, args.keys, args.entries_per_page, dim)?;
+        cache_format("index_scores", "", args.format, args.keys, args.entries_per_page, dim)?;
         if args.candidates.is_some() {
             at_least_one("index_scores", "block_size", args.block_size)?;
         }
@@ -223,12 +223,12 @@ pub trait AttentionOps: Dispatch {
     /// As [`Dispatch::dispatch`].
     fn sparse_attention(&self, args: &args::SparseAttention<'_>) -> Result<(), OpError> {
         let (op, dim) = ("sparse_attention", args.q.dim(2));
-        cache_format(op, "window_format", args.window_format, args.window, args.window_entries_per_page, dim)?;
+        cache_format(op, "window_", args.window_format, args.window, args.window_entries_per_page, dim)?;
         if args.global.is_some() != args.global_slots.is_some() {
             return Err(argument(op, "global_slots", "must be present exactly when global is".to_owned()));
         }
         if let Some(global) = args.global {
-            cache_format(op, "global_format", args.global_format, global, args.global_entries_per_page, dim)?;
+            cache_format(op, "global_", args.global_format, global, args.global_entries_per_page, dim)?;
         }
         self.dispatch(args)
     }
@@ -346,27 +346,31 @@ fn at_least_one(op: &'static str, arg: &str, value: u32) -> Result<(), OpError> 
     if value > 0 { Ok(()) } else { Err(argument(op, arg, "is 0, but must be at least 1".to_owned())) }
 }
 
-/// The format exists, divides the channels, and a page of it fits into the pages of `cache`.
+/// The format exists, divides the channels, and a page of it fits into the pages of `cache`. `prefix` is what the op puts
+/// before the names `format` and `entries_per_page`.
 fn cache_format(
     op: &'static str,
-    arg: &str,
+    prefix: &str,
     format: u32,
     cache: &Tensor,
     entries_per_page: u32,
     dim: usize,
 ) -> Result<(), OpError> {
-    at_least_one(op, "entries_per_page", entries_per_page)?;
+    let wrong = |what: &str, problem: String| Err(argument(op, &format!("{prefix}{what}"), problem));
+    if entries_per_page == 0 {
+        return wrong("entries_per_page", "is 0, but must be at least 1".to_owned());
+    }
     let Some(known) = CacheFormat::from_u32(format) else {
-        return Err(argument(op, arg, format!("is {format}, which is no cache format")));
+        return wrong("format", format!("is {format}, which is no cache format"));
     };
     if known.group() > 0 && !dim.is_multiple_of(known.group()) {
         let problem = format!("scales groups of {} channels, which do not divide {dim}", known.group());
-        return Err(argument(op, arg, problem));
+        return wrong("format", problem);
     }
     let (needed, page) = (entries_per_page as usize * known.entry_bytes(dim), cache.dim(1));
     if needed > page {
         let problem = format!("needs pages of {needed} bytes for {entries_per_page} entries, but they have {page}");
-        return Err(argument(op, arg, problem));
+        return wrong("format", problem);
     }
     Ok(())
 }

@@ -57,7 +57,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         generate: grouped_linear,
         oracle: dense::grouped_linear,
         rows: Rows::OfExperts,
-        empty: &["O"],
+        empty: &["O", "K"],
         contents: &[Plain, Wide, Zeros, Nan],
         refusals: &[
             Refusal { names: &["expert_start"], change: |case| set_int(case, "expert_start", 0, 1) },
@@ -70,7 +70,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         generate: quantize,
         oracle: dense::quantize,
         rows: Rows::Any("T"),
-        empty: &["T"],
+        empty: &["T", "N"],
         contents: &[Plain, Wide, Tiny, Huge, Equal, Zeros, Nan, Infinite],
         refusals: &[Refusal {
             names: &["x"],
