@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use deepinfer_plugin_api::Format;
 
-use crate::device::{Allocation, Device};
+use crate::device::Device;
 use crate::error::OpError;
-use crate::tensor::Tensor;
+use crate::tensor::{Allocation, Tensor};
 
 /// Alignment of every tensor: a cache line pair, and what vector units and copy engines like.
 const ALIGN: usize = 256;

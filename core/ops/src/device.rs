@@ -1,11 +1,8 @@
 //! What the core needs of an accelerator.
 
-use std::any::Any;
-use std::sync::Arc;
-
 use crate::call::OpCall;
 use crate::error::OpError;
-use crate::tensor::Tensor;
+use crate::tensor::{Allocation, Tensor};
 
 /// Runs ops in order.
 pub trait Dispatch {
@@ -14,21 +11,6 @@ pub trait Dispatch {
     /// # Errors
     /// The arguments are wrong, the backend refuses them, or an earlier fault has surfaced.
     fn dispatch(&self, call: &dyn OpCall) -> Result<(), OpError>;
-}
-
-/// Memory of a device, alive as long as `owner`.
-#[derive(Clone, Debug)]
-pub struct Allocation {
-    /// Device address of the first byte.
-    pub address: usize,
-    /// Bytes.
-    pub bytes: usize,
-    /// `DI_DEVICE_*`.
-    pub device_type: i32,
-    /// Ordinal of the device.
-    pub device_id: i32,
-    /// Frees the memory when the last clone is dropped.
-    pub owner: Arc<dyn Any + Send + Sync>,
 }
 
 /// A device: memory, copies and ops on one stream.

@@ -7,10 +7,23 @@ use std::sync::Arc;
 use deepinfer_plugin_api::abi::{DI_CODE_E4M3FN, DI_CODE_E8M0FNU, DI_CODE_UINT};
 use deepinfer_plugin_api::{Format, Shaped};
 
-use crate::device::Allocation;
-
 /// Largest number of dimensions.
 pub(crate) const MAX_RANK: usize = 4;
+
+/// Memory of a device, alive as long as `owner`.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    /// Device address of the first byte.
+    pub address: usize,
+    /// Bytes.
+    pub bytes: usize,
+    /// `DI_DEVICE_*`.
+    pub device_type: i32,
+    /// Ordinal of the device.
+    pub device_id: i32,
+    /// Frees the memory when the last clone is dropped.
+    pub owner: Arc<dyn Any + Send + Sync>,
+}
 
 /// A strided view of device memory, with its scales when it is quantised. Cloning copies the description only.
 #[derive(Clone)]

@@ -8,8 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::abi::*;
-use crate::sdk::error::{panic_text, to_raw};
-use crate::sdk::kernel::poisoned;
+use crate::sdk::error::{panic_text, poisoned, to_raw};
 use crate::sdk::{Fault, FaultCode};
 
 /// What a device is, without opening it.

@@ -129,3 +129,8 @@ pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
         .or_else(|| payload.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "a panic without a message".to_owned())
 }
+
+/// A call while the backend is poisoned.
+pub(crate) fn poisoned(name: &str) -> Fault {
+    Fault::new(FaultCode::Panic, format!("{name} is unusable after a panic; restart the process"))
+}

@@ -4,8 +4,8 @@
 
 use crate::abi::{DI_PF_BATCH_INVARIANT, DI_PF_DETERMINISTIC, DiBackend, DiError, DiOpHeader, DiPlan, DiStream};
 use crate::reflection::{Op, OpInfo};
+use crate::sdk::Fault;
 use crate::sdk::backend::guard;
-use crate::sdk::{Fault, FaultCode};
 
 /// What a kernel knows besides its arguments.
 pub struct Cx<'a> {
@@ -128,9 +128,4 @@ macro_rules! kernel {
             $crate::inventory::submit! { $crate::sdk::KernelEntry::of::<Registered>("default") }
         };
     };
-}
-
-/// A call while the backend is poisoned.
-pub(crate) fn poisoned(name: &str) -> Fault {
-    Fault::new(FaultCode::Panic, format!("{name} is unusable after a panic; restart the process"))
 }
