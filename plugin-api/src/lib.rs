@@ -7,11 +7,22 @@
 //!
 //! A backend depends on this crate and on nothing else of DeepInfer:
 //!
-//! ```ignore
-//! fn gather(_: &Cx, a: GatherArgs<'_>) -> Result<(), Fault> { /* a.table, a.index, a.out */ }
-//! deepinfer_plugin_api::kernel!(Gather, gather);
-//! deepinfer_plugin_api::export_backend!(MyNpu);
 //! ```
+//! use deepinfer_plugin_api::generated::{Rstd, RstdArgs};
+//! use deepinfer_plugin_api::sdk::{Cx, Fault};
+//!
+//! fn rstd(_: &Cx<'_>, mut a: RstdArgs<'_>) -> Result<(), Fault> {
+//!     let x = a.x.rows::<f32>()?;
+//!     for (row, out) in a.out.slice_mut::<f32>()?.iter_mut().enumerate() {
+//!         let squares: f64 = x.row(row).iter().map(|&v| f64::from(v).powi(2)).sum();
+//!         *out = (squares / a.dims.n as f64 + f64::from(a.eps)).sqrt().recip() as f32;
+//!     }
+//!     Ok(())
+//! }
+//! deepinfer_plugin_api::kernel!(Rstd, rstd);
+//! ```
+//!
+//! and one [`export_backend!`] for the type that implements [`sdk::Backend`].
 
 #![deny(unsafe_code)]
 

@@ -8,6 +8,8 @@
 
 mod meta;
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use deepinfer_numerics::Bf16;
 
