@@ -381,12 +381,68 @@ pub const DI_SPACE_DEVICE: u32 = 0;
 /// Memory space kind: host memory that the device reads directly.
 pub const DI_SPACE_HOST_PINNED: u32 = 1;
 
+/// Memory space kind: host memory that only copies reach.
+pub const DI_SPACE_HOST_PAGEABLE: u32 = 2;
+
+/// A memory space of a device.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DiSpaceInfo {
+    /// Bytes of this struct known to its reader.
+    pub struct_size: u32,
+    /// Id to allocate with.
+    pub space_id: u32,
+    /// `DI_SPACE_*`.
+    pub kind: u32,
+    /// 0.
+    pub flags: u32,
+    /// Smallest alignment that the device wants.
+    pub min_align: u64,
+    /// Allocations are rounded up to a multiple of this.
+    pub granularity: u64,
+    /// Bytes of the space, or 0 when unknown.
+    pub total_bytes: u64,
+}
+
+/// Link class: the same device.
+pub const DI_LINK_SELF: u32 = 0;
+/// Link class: a vendor's direct link (NVLink, HCCS).
+pub const DI_LINK_DIRECT: u32 = 1;
+/// Link class: PCI Express within one NUMA node.
+pub const DI_LINK_PCIE: u32 = 2;
+/// Link class: across NUMA nodes.
+pub const DI_LINK_SYSTEM: u32 = 3;
+/// Link flag: peer copies work.
+pub const DI_LF_PEER_COPY: u32 = 1;
+/// Link flag: kernels may load and store the peer's memory.
+pub const DI_LF_PEER_ACCESS: u32 = 2;
+
+/// How two devices are connected.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DiLinkInfo {
+    /// Bytes of this struct known to its reader.
+    pub struct_size: u32,
+    /// `DI_LINK_*`.
+    pub link_class: u32,
+    /// `DI_LF_*`.
+    pub flags: u32,
+    /// Switches in between.
+    pub hops: u32,
+    /// Bandwidth in one direction, or 0 when unknown.
+    pub bytes_per_s: u64,
+    /// Latency, or 0 when unknown.
+    pub latency_ns: u64,
+}
+
 /// Copy kind: host to device.
 pub const DI_COPY_H2D: u32 = 0;
 /// Copy kind: device to host.
 pub const DI_COPY_D2H: u32 = 1;
 /// Copy kind: within one device.
 pub const DI_COPY_D2D: u32 = 2;
+/// Copy kind: to another device of the backend.
+pub const DI_COPY_P2P: u32 = 3;
 
 /// Devices, memory, streams and events: the one mandatory table.
 ///

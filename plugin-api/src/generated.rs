@@ -792,7 +792,7 @@ impl Quantize {
             bound: "",
             accumulator: "",
             rounding: "",
-            nan: "as deepinfer-numerics states",
+            nan: "see plugin-api/numerics/src/group.rs: a NaN or infinity makes a UE8M0 scale NaN and with it its group",
         },
         args: &[
             ArgInfo {
@@ -5005,7 +5005,7 @@ pub static OPS: &[&OpInfo] = &[
 ];
 
 /// The ops that each profile requires.
-pub static PROFILES: &[(&str, &[&str])] = &[(
+pub const PROFILES: &[(&str, &[&str])] = &[(
     "v41-text",
     &[
         "gather",

@@ -52,6 +52,26 @@ pub fn op_by_id(id: u32) -> Option<&'static OpInfo> {
     generated::OPS.iter().copied().find(|op| op.id == id)
 }
 
+/// Whether the catalogue has a profile of this name; for checks at compile time.
+pub const fn has_profile(name: &str) -> bool {
+    let mut index = 0;
+    while index < generated::PROFILES.len() {
+        if const_eq(generated::PROFILES[index].0.as_bytes(), name.as_bytes()) {
+            return true;
+        }
+        index += 1;
+    }
+    false
+}
+
+const fn const_eq(a: &[u8], b: &[u8]) -> bool {
+    let mut index = 0;
+    while index < a.len() && index < b.len() && a[index] == b[index] {
+        index += 1;
+    }
+    a.len() == b.len() && index == a.len()
+}
+
 /// The ops that a profile requires.
 pub fn profile(name: &str) -> Option<&'static [&'static str]> {
     generated::PROFILES.iter().find(|(profile, _)| *profile == name).map(|(_, ops)| *ops)

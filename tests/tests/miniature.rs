@@ -1,5 +1,9 @@
-//! The trained miniature against the tokens and logits that an independent implementation stored, by the rules of the
-//! model's README.
+//! The trained miniature against the tokens and logits that an independent implementation stored.
+//!
+//! Exact numerics: greedy tokens agree up to the first step whose two best logits are less than 0.01 apart, and every
+//! stored logit within 2e-3. Deployed numerics, along the stored tokens: the argmax agrees wherever the two best are at
+//! least 0.3 apart, and the stored logits differ by at most 0.10 on average, over the short and over the long prompts; the
+//! BF16 stream depends on summation order, and that order alone moves the independent implementation by 0.07.
 
 #![forbid(unsafe_code)]
 

@@ -132,7 +132,7 @@ fn auto_and_open_want_every_op_of_the_model() {
 #[test]
 fn the_report_describes_good_and_bad_candidates() {
     let Some(folder) = folder("c-reported") else { return };
-    let report = runtime(folder.path()).report();
+    let report = runtime(folder.path()).report(&Selection::default());
     let of = |file: &str| &report.iter().find(|r| r.path.ends_with(file)).unwrap().state;
     assert_eq!(report.len(), 3);
     let BackendState::Loaded { name, devices, ops, missing_ops, .. } = of("libdeepinfer_c_reported.so") else {

@@ -2,7 +2,7 @@
 //!
 //! By hand: one TOML file per op, and `abi.h` for the types that do not belong to an op. Generated: the argument
 //! structs in Rust and C, the reflection rows, the shape checks, the typed views for backends and for the core, the
-//! profiles, `OPS.md`, and the module list of each backend.
+//! profiles, `OPS.md`, and the module list of cpu-reference.
 
 mod c_header;
 mod catalogue;

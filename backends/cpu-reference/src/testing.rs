@@ -19,7 +19,7 @@ use deepinfer_plugin_api::abi::*;
 use deepinfer_plugin_api::numerics::{Bf16, Fp4Scale, block, e4m3, group, ue8m0};
 use deepinfer_plugin_api::sdk::tensor::In;
 use deepinfer_plugin_api::sdk::{Export, entry};
-use deepinfer_plugin_api::{Format, Op, profile};
+use deepinfer_plugin_api::{Format, Op};
 
 use crate::CpuReference;
 
@@ -322,7 +322,7 @@ fn api() -> &'static DiBackendApi {
             // SAFETY: as above.
             let mut reply: DiEntryReply = unsafe { std::mem::zeroed() };
             reply.struct_size = size_of::<DiEntryReply>() as u32;
-            let export = Export { must_have: profile("v41-text").expect("the catalogue has the profile") };
+            let export = Export { profile: Some("v41-text") };
             // SAFETY: both structs are valid, and this initialiser runs once.
             let code = unsafe { entry::<CpuReference>(&raw const request, &raw mut reply, &export) };
             std::panic::set_hook(hook);

@@ -91,7 +91,8 @@ pub(crate) struct GenerateArgs {
     /// Seed of the draws [default: drawn, and reported]
     ///
     /// The same seed, prompt and temperature give the same tokens, whatever else is in the file.
-    #[arg(long, value_name = "S")]
+    /// In a file, every line gets it that has no seed of its own: equal prompts then get equal outputs.
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
 
     /// Report the log-probability of each token and of the K most likely ones; for JSON lines
@@ -113,7 +114,7 @@ pub(crate) struct GenerateArgs {
     /// Accelerator: auto, the name of a backend, or the path of a plugin
     ///
     /// A name or path may be followed by a colon and the number of a device, then by options for the
-    /// plugin, as in `nvidia:1` or `./libmine_deepinfer_npu.so:0?mode=simulator&log=1`.
+    /// plugin, as in `npu:1` or `./libmine_deepinfer_npu.so:0?mode=simulator&log=1`.
     /// The default is DEEPINFER_ACCELERATOR, else auto: the first that works, the processor last.
     /// See `deepinfer backends`.
     #[arg(long, value_name = "NAME|PATH", verbatim_doc_comment)]
@@ -193,6 +194,9 @@ pub(crate) struct InspectArgs {
 Plugins are searched in the directories of DEEPINFER_PLUGIN_PATH (a list with colons), beside the program,
 and in the folder deps there.")]
 pub(crate) struct BackendsArgs {
+    /// Say what this accelerator selection would choose: auto, NAME or PATH, as in `generate`
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) accelerator: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::args::BackendsArgs;
 use crate::failure::Failure;
+use crate::model;
 use crate::output::Output;
 
 #[derive(Serialize)]
@@ -16,15 +17,20 @@ struct Report {
     searched: Vec<PathBuf>,
     /// Every candidate, in the order in which they were found.
     backends: Vec<BackendReport>,
+    /// What `DEEPINFER_ACCELERATOR` or `--accelerator` selects, or why nothing.
+    selected: String,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The report cannot be written.
+/// The selection cannot be understood, or the report cannot be written.
 pub(crate) fn run(args: &BackendsArgs) -> Result<(), Failure> {
     let runtime = Runtime::new(SearchPath::from_environment());
-    let report = Report { searched: runtime.search().directories().to_vec(), backends: runtime.report() };
+    let selection = model::choose_accelerator(args.accelerator.as_deref()).map_err(Failure::input)?;
+    let selected = runtime.outcome(&selection).unwrap_or_else(|reason| format!("nothing: {reason}"));
+    let searched = runtime.search().directories().to_vec();
+    let report = Report { searched, backends: runtime.report(&selection), selected };
     let text = if args.json {
         serde_json::to_string_pretty(&report).map_err(Failure::fault)? + "\n"
     } else {
@@ -42,5 +48,6 @@ fn text_of(report: &Report) -> String {
         }
         return text;
     }
-    report.backends.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    let backends = report.backends.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    format!("{backends}\nselected: {}\n", report.selected)
 }

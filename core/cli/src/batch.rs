@@ -186,7 +186,12 @@ impl<'a> Batch<'a> {
     pub(crate) fn finish(self) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         let Self { requests, refused, tokens, faults, started, first_fault, .. } = self;
-        terminal::note(|| format!("{requests} requests, {refused} refused, {}", rate(tokens, started)));
+        let figures = format!("{requests} requests, {refused} refused, {}", rate(tokens, started));
+        if refused > 0 {
+            terminal::warning(&figures);
+        } else {
+            terminal::note(|| figures);
+        }
         match first_fault {
             None => Ok(()),
             Some((id, message)) => Err(Failure::Fault(anyhow!(

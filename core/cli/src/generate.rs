@@ -123,7 +123,12 @@ fn stream_text(
     output.write(&(text.finish().unwrap_or_default() + "\n"))?;
     let figures = format!("seed {}, {}", completion.seed, timing.figures());
     tracing::info!("{figures}");
-    terminal::note(|| figures);
+    if request.params.seed.is_none() && request.params.temperature > 0.0 {
+        // Without it the run could not be repeated.
+        terminal::say(&figures);
+    } else {
+        terminal::note(|| figures);
+    }
     match completion.error {
         None => Ok(()),
         Some((_, message)) => Err(Failure::Fault(anyhow!("the output ends early: {message}"))),

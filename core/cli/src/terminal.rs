@@ -15,6 +15,11 @@ pub(crate) fn warning(message: &dyn Display) {
     line(format_args!("warning: {message}"));
 }
 
+/// Prints what the person must know even when standard error goes to a file.
+pub(crate) fn say(message: &dyn Display) {
+    line(format_args!("{message}"));
+}
+
 /// Prints figures about a run, dimmed; nothing when standard error is not a terminal.
 pub(crate) fn note(message: impl FnOnce() -> String) {
     if !stderr().is_terminal() {

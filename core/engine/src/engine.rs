@@ -107,7 +107,8 @@ impl Engine {
             let token = step.token_id;
             let go_on = on_step(&step);
             completion.steps.push(step);
-            if request.is_stop(self.model.config(), token) {
+            let forced_next = completion.steps.len() < request.params.golden_token_ids.len();
+            if !forced_next && request.is_stop(self.model.config(), token) {
                 completion.finish_reason = FinishReason::Stop;
                 return Ok(completion);
             }

@@ -23,7 +23,8 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     /// The model's end token does not end the output.
     pub ignore_eos: bool,
-    /// Teacher forcing: output i is `golden_token_ids[i]`, whatever was drawn.
+    /// Teacher forcing: output i is `golden_token_ids[i]`, whatever was drawn. A stop token ends the output only once the
+    /// last of them is out.
     pub golden_token_ids: Vec<u32>,
     /// Report the log-probability of each token and of this many best ones.
     pub logprobs: Option<usize>,

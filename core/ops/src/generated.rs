@@ -502,7 +502,7 @@ impl OpCall for HcExpand<'_> {
 /// Encodes rows into cache entries.
 ///
 /// ```text
-/// Row t goes to entry slots[t]: page slots[t] / entries_per_page, entry slots[t] % entries_per_page. A negative slot stores nothing. Slots are distinct; if not, the highest row wins.
+/// Row t goes to entry slots[t]: page slots[t] / entries_per_page, entry slots[t] % entries_per_page. A negative slot stores nothing. When several rows name one slot, the highest row wins.
 /// Encoding is that of quantize, into the entry layout named by format. rounded, when present, receives the value that a reader of the entry will see, for every row, also those with a negative slot.
 /// ```
 #[derive(Clone, Copy)]

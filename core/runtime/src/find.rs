@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Colon-separated list of absolute directories, searched first.
-const PATH_VARIABLE: &str = "DEEPINFER_PLUGIN_PATH";
+pub(crate) const PATH_VARIABLE: &str = "DEEPINFER_PLUGIN_PATH";
 
 /// Directories that are searched for plugins, in order. The current directory is never among them.
 #[derive(Clone, Debug, Default)]

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::TEXT_PROFILE;
 use crate::backend::{DeviceInfo, LoadedBackend, describe_missing, missing_ops};
 use crate::load::load;
-use crate::{Runtime, TEXT_PROFILE};
+use crate::select::{Choice, Runtime, SelectError, Selection};
 
 /// One candidate.
 #[derive(Clone, Debug, Serialize)]
@@ -61,13 +62,36 @@ pub struct OpReport {
 }
 
 impl Runtime {
-    /// Loads every candidate on the search path and reports on it.
-    pub fn report(&self) -> Vec<BackendReport> {
-        let state = |path: &PathBuf| match load(path, "") {
+    /// Loads every candidate on the search path, and the file that `selection` names, and reports on it.
+    pub fn report(&self, selection: &Selection) -> Vec<BackendReport> {
+        let named = match &selection.choice {
+            Choice::Path(path) => Some((path.clone(), selection.options.as_str())),
+            _ => None,
+        };
+        let state = |path: &PathBuf, options: &str| match load(path, options) {
             Ok(backend) => describe(backend),
             Err(error) => BackendState::Refused { reason: error.to_string() },
         };
-        self.search().candidates().into_iter().map(|path| BackendReport { state: state(&path), path }).collect()
+        let found = self.search().candidates().into_iter().map(|path| (path, ""));
+        named
+            .into_iter()
+            .chain(found)
+            .map(|(path, options)| BackendReport { state: state(&path, options), path })
+            .collect()
+    }
+
+    /// What [`Runtime::open`] would do with a selection, as a sentence; opens nothing.
+    pub fn outcome(&self, selection: &Selection) -> Result<String, SelectError> {
+        let (backend, device) = self.select(selection)?;
+        let missing = missing_ops(backend, TEXT_PROFILE);
+        if missing.is_empty() {
+            return Ok(format!("device {device} of {} ({})", backend.name(), backend.path().display()));
+        }
+        Err(SelectError::MissingOps {
+            name: backend.name().to_owned(),
+            path: backend.path().to_owned(),
+            ops: missing.into_iter().map(str::to_owned).collect(),
+        })
     }
 }
 

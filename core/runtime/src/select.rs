@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::backend::{LoadedBackend, PluginError, describe_missing, missing_ops};
-use crate::find::{SearchPath, privileges_are_raised};
+use crate::find::{PATH_VARIABLE, SearchPath, privileges_are_raised};
 use crate::load::{LoadError, load};
 use crate::{OpenDevice, TEXT_PROFILE};
 
@@ -108,6 +108,14 @@ pub enum SelectError {
         /// What is wrong.
         problem: String,
     },
+    /// The plugin of this name was refused.
+    #[error("the accelerator backend {name:?} cannot be used: {reason}")]
+    Refused {
+        /// Name.
+        name: String,
+        /// Why, in one sentence that names the file.
+        reason: String,
+    },
     /// No candidate has the name.
     #[error("there is no accelerator backend {name:?}{}", because(rejected, searched))]
     UnknownName {
@@ -180,7 +188,7 @@ pub enum SelectError {
 fn because(rejected: &[Rejection], searched: &[PathBuf]) -> String {
     if rejected.is_empty() {
         let places: String = searched.iter().map(|folder| format!("\n  {}", folder.display())).collect();
-        return format!("; no plugin (lib*deepinfer_*.so) was found in{places}");
+        return format!("; no plugin (lib*deepinfer_*.so) was found in{places}\n  or in {PATH_VARIABLE}");
     }
     let reasons: String = rejected.iter().map(|r| format!("\n  {}", r.reason)).collect();
     format!("; these plugins were found:{reasons}")
@@ -263,8 +271,9 @@ impl Runtime {
         Ok((backend, 0))
     }
 
-    /// The first candidate of a name: the backend's own, or the file's between `libdeepinfer_` and `.so`. Files whose own name contains it are tried first, so that other plugins are not
-    /// loaded without need; only they get the options, which mean nothing to others.
+    /// The first candidate of a name: the backend's own, or the file's between `libdeepinfer_` and `.so`. Files whose own
+    /// name contains it are tried first, so that other plugins are not loaded without need; only they get the options,
+    /// which mean nothing to others.
     fn find(&self, name: &str, options: &str) -> Result<&'static LoadedBackend, SelectError> {
         let in_file = name.replace('-', "_");
         let (likely, others): (Vec<PathBuf>, Vec<PathBuf>) =
@@ -279,6 +288,12 @@ impl Runtime {
                 Err(e) => e.to_string(),
             };
             rejected.push(Rejection { path, reason });
+        }
+        // A plugin that calls itself so, but does not start, is the one that was meant.
+        let meant =
+            |r: &&Rejection| file_is_named(&r.path) || stem(&r.path).starts_with(&format!("libdeepinfer_{in_file}_"));
+        if let Some(refused) = rejected.iter().find(meant).filter(|r| !r.reason.contains("this is the backend")) {
+            return Err(SelectError::Refused { name: name.to_owned(), reason: refused.reason.clone() });
         }
         let searched = self.search.directories().to_vec();
         Err(SelectError::UnknownName { name: name.to_owned(), rejected, searched })

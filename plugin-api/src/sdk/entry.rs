@@ -13,9 +13,9 @@ use crate::sdk::{Backend, Fault, FaultCode, KernelEntry};
 
 /// What [`export_backend!`](crate::export_backend) passes on.
 pub struct Export {
-    /// Ops that must be registered, by name; empty for a backend without kernels. A kernel crate that nothing refers to
-    /// is dropped by the linker together with its registrations, which this list turns into a sentence.
-    pub must_have: &'static [&'static str],
+    /// Profile whose ops must all be registered, if any. A kernel crate that nothing refers to is dropped by the linker
+    /// together with its registrations, which this check turns into a sentence.
+    pub profile: Option<&'static str>,
 }
 
 /// The body of the exported symbol.
@@ -85,17 +85,22 @@ fn start<B: Backend>(request: &DiEntryRequest, reply: &mut DiEntryReply, export:
         .collect();
     // The order of registration is the linker's; ours is by op, then by priority.
     entries.sort_by_key(|e| (e.op_id, std::cmp::Reverse(e.priority)));
-    let missing: Vec<&str> = export
-        .must_have
-        .iter()
-        .copied()
-        .filter(|name| !inventory::iter::<KernelEntry>.into_iter().any(|kernel| kernel.info.name == *name))
-        .collect();
-    if !missing.is_empty() {
-        return Err(Fault::new(
-            FaultCode::Internal,
-            format!("{} was linked without its kernels for {}", B::NAME, missing.join(", ")),
-        ));
+    if let Some(profile) = export.profile {
+        let required = crate::profile(profile).ok_or_else(|| {
+            Fault::new(FaultCode::Internal, format!("{} names the unknown profile {profile}", B::NAME))
+        })?;
+        let registered = |name: &str| inventory::iter::<KernelEntry>.into_iter().any(|kernel| kernel.info.name == name);
+        let missing: Vec<&str> = required.iter().copied().filter(|name| !registered(name)).collect();
+        if !missing.is_empty() {
+            return Err(Fault::new(
+                FaultCode::Internal,
+                format!(
+                    "{} promises the profile {profile} but was linked without a kernel for {}",
+                    B::NAME,
+                    missing.join(", ")
+                ),
+            ));
+        }
     }
 
     // SAFETY: the header promises `len` bytes of UTF-8; invalid bytes are replaced.
@@ -154,23 +159,21 @@ fn install_panic_hook(host: *const DiHostApi, name: &'static str) {
     });
 }
 
-/// Exports a backend: `export_backend!(MyNpu)` for one without kernels, `export_backend!(MyNpu, profile = "v41-text")` for
-/// one that must have every op of a profile.
+/// Exports a backend: `export_backend!(MyNpu)` with the kernels that there are, `export_backend!(MyNpu, profile =
+/// "v41-text")` for one that promises every op of a profile and refuses to start when one is missing.
 ///
 /// Kernels register themselves; a kernel in another crate must be named once (`use my_kernels as _;`), or the linker
 /// drops it.
 #[macro_export]
 macro_rules! export_backend {
     ($backend:ty) => {
-        $crate::export_backend!(@entry $backend, &[]);
+        $crate::export_backend!(@entry $backend, None);
     };
     ($backend:ty, profile = $profile:literal) => {
-        $crate::export_backend!(
-            @entry $backend,
-            $crate::profile($profile).expect(concat!("the catalogue has no profile ", $profile))
-        );
+        const _: () = assert!($crate::has_profile($profile), "the catalogue has no such profile");
+        $crate::export_backend!(@entry $backend, Some($profile));
     };
-    (@entry $backend:ty, $must_have:expr) => {
+    (@entry $backend:ty, $profile:expr) => {
         #[cfg(panic = "abort")]
         compile_error!("a plugin built with panic = \"abort\" cannot contain its panics");
 
@@ -185,7 +188,7 @@ macro_rules! export_backend {
             reply: *mut $crate::abi::DiEntryReply,
         ) -> i32 {
             // SAFETY: the same contract.
-            unsafe { $crate::sdk::entry::<$backend>(request, reply, &$crate::sdk::Export { must_have: $must_have }) }
+            unsafe { $crate::sdk::entry::<$backend>(request, reply, &$crate::sdk::Export { profile: $profile }) }
         }
     };
 }

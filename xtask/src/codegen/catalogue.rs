@@ -7,9 +7,29 @@ use serde::Deserialize;
 
 use super::expr::Expr;
 
-/// Tensor formats in the order of `Format` in `plugin-api/src/element.rs`; the position is the bit of the mask.
+/// Tensor formats in the order of `Format` in `plugin-api/src/format.rs`; the position is the bit of the mask.
 pub(crate) const FORMATS: [&str; 9] =
     ["F32", "BF16", "I32", "I64", "U8", "FP8_ROW32", "FP8_TILE32", "FP4_ROW32", "FP4_ROW16"];
+
+/// Families; a new one is added here first, so that a slip of the pen is not one.
+const FAMILIES: [&str; 13] = [
+    "copy",
+    "norm",
+    "linear",
+    "quantize",
+    "rope",
+    "hyper_connection",
+    "cache",
+    "compress",
+    "select",
+    "attention",
+    "moe",
+    "engram",
+    "sample",
+];
+
+/// Profiles; likewise.
+const PROFILES: [&str; 1] = ["v41-text"];
 
 pub(crate) struct Catalogue {
     /// By id.
@@ -178,6 +198,10 @@ impl Op {
             "unknown contract class {}",
             self.contract.class
         );
+        ensure!(FAMILIES.contains(&self.family.as_str()), "unknown family {}; there are {FAMILIES:?}", self.family);
+        for profile in &self.profiles {
+            ensure!(PROFILES.contains(&profile.as_str()), "unknown profile {profile}; there are {PROFILES:?}");
+        }
         for arg in &self.args {
             let name = &arg.name;
             ensure!(!["type", "in", "loop", "match", "dims"].contains(&name.as_str()), "{name} cannot be a field name");

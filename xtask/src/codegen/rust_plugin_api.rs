@@ -22,7 +22,7 @@ pub(crate) fn generate(catalogue: &Catalogue) -> Result<String> {
     for op in &catalogue.ops {
         out += &format!("{}::INFO,", op.type_name());
     }
-    out += "];\n\n/// The ops that each profile requires.\npub static PROFILES: &[(&str, &[&str])] = &[";
+    out += "];\n\n/// The ops that each profile requires.\npub const PROFILES: &[(&str, &[&str])] = &[";
     for profile in catalogue.profiles() {
         let names: Vec<String> = catalogue
             .ops
