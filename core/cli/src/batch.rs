@@ -148,7 +148,7 @@ impl<'a> Batch<'a> {
             Err(error) => {
                 match &error {
                     EngineError::Request(_) => self.refused += 1,
-                    EngineError::Device(_) | EngineError::BadLogits { .. } => self.note_fault(id, &error.to_string()),
+                    _ => self.note_fault(id, &error.to_string()),
                 }
                 OutputLine::failed(id, &error)
             }

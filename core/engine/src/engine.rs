@@ -154,7 +154,7 @@ impl Engine {
         let drawn = self.sampler.draw(device, logits, request.inv_temperature(), seed, position)?;
         let token_id = match params.golden_token_ids.get(index) {
             Some(&forced) => forced,
-            None => u32::try_from(drawn).map_err(|_| EngineError::BadLogits { position })?,
+            None => drawn_token(drawn, position, self.model.config().vocab_size)?,
         };
         if params.logprobs.is_none() && params.logits.is_none() {
             return Ok(StepOutput { token_id, logprob: None, logits: None });
@@ -176,6 +176,16 @@ impl Engine {
             self.cache = KvCache::new(self.model.device(), self.model.config(), self.model.numerics(), needed, 1)?;
         }
         Ok((0..needed as u32).collect())
+    }
+}
+
+/// A draw as a token: -1 stands for logits that nothing can be drawn from, anything else outside the vocabulary for a
+/// backend that is wrong.
+fn drawn_token(drawn: i32, position: usize, vocab_size: usize) -> Result<u32, EngineError> {
+    match u32::try_from(drawn) {
+        Ok(token) if (token as usize) < vocab_size => Ok(token),
+        _ if drawn == -1 => Err(EngineError::BadLogits { position }),
+        _ => Err(EngineError::BadToken { token: drawn, position, vocab_size }),
     }
 }
 
@@ -243,4 +253,18 @@ fn draw_seed() -> Result<u64, RequestError> {
         wanted: "given",
     })?;
     Ok(u64::from_le_bytes(bytes) >> 11)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_outside_the_vocabulary_are_faults() {
+        assert_eq!(drawn_token(9, 0, 10).unwrap(), 9);
+        assert!(matches!(drawn_token(-1, 3, 10), Err(EngineError::BadLogits { position: 3 })));
+        for token in [10, i32::MAX, -2] {
+            assert!(matches!(drawn_token(token, 3, 10), Err(EngineError::BadToken { .. })), "{token}");
+        }
+    }
 }

@@ -73,6 +73,16 @@ pub enum EngineError {
     /// The device is at fault.
     #[error(transparent)]
     Device(#[from] OpError),
+    /// The backend drew a token that does not exist: a fault of its `fused_sample`.
+    #[error("the backend drew token {token} for position {position}, but the vocabulary has {vocab_size} tokens")]
+    BadToken {
+        /// What was drawn.
+        token: i32,
+        /// Position whose token was drawn.
+        position: usize,
+        /// Vocabulary.
+        vocab_size: usize,
+    },
     /// The logits hold NaN or infinity: nothing can be drawn from them.
     #[error("the logits of position {position} hold NaN or +infinity")]
     BadLogits {
@@ -87,6 +97,7 @@ impl EngineError {
         match self {
             EngineError::Request(e) => e.code(),
             EngineError::Device(_) => "device_error",
+            EngineError::BadToken { .. } => "bad_token",
             EngineError::BadLogits { .. } => "bad_logits",
         }
     }

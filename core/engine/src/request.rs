@@ -15,7 +15,7 @@ pub struct SamplingParams {
     /// Most output tokens; `None` is 128 or the rest of the context, whichever is less. A larger number than the context
     /// holds ends at the context.
     pub max_tokens: Option<usize>,
-    /// 0 is greedy.
+    /// 0 is greedy, and so is anything below 1e-6.
     pub temperature: f32,
     /// Seed of the draws; `None` draws one, which the completion reports.
     pub seed: Option<u64>,
@@ -114,9 +114,9 @@ impl Request {
 
     /// Factor on the logits; 0 means greedy.
     pub(crate) fn inv_temperature(&self) -> f32 {
-        // A temperature so small that its inverse is infinite leaves only the largest logit, as greedy does.
-        let inverse = 1.0 / self.params.temperature;
-        if inverse.is_finite() { inverse } else { 0.0 }
+        // Below this the scaled logits could overflow; long before, the largest logit wins whatever the noise.
+        const GREEDY_BELOW: f32 = 1e-6;
+        if self.params.temperature < GREEDY_BELOW { 0.0 } else { 1.0 / self.params.temperature }
     }
 
     pub(crate) fn is_stop(&self, config: &ModelConfig, token: u32) -> bool {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use deepinfer_ops::{Allocation, Device, Format, OpError, Tensor};
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, Storage, StoredDtype, StoredTensor, reject_nan_scales, tensor_specs,
+    Checkpoint, CheckpointError, Storage, StoredDtype, StoredTensor, reject_non_finite, tensor_specs,
 };
 use crate::config::ModelConfig;
 
@@ -250,6 +250,7 @@ impl<'a> Loader<'a> {
     /// Copies one tensor, with its scales, to the present group's memory.
     fn tensor(&mut self, name: &str) -> Result<Tensor, LoadError> {
         let stored = self.stored(name);
+        reject_non_finite(name, stored.dtype, stored.bytes)?;
         let shape: Vec<usize> = stored.shape.iter().map(|&e| e as usize).collect();
         let format = match (stored.dtype, storage_of(name)) {
             (StoredDtype::F32, _) => Format::F32,
@@ -273,7 +274,7 @@ impl<'a> Loader<'a> {
             }
             let scale_name = format!("{}.scale", name.strip_suffix(".weight").unwrap_or(name));
             let scales = self.stored(&scale_name);
-            reject_nan_scales(&scale_name, scales.bytes)?;
+            reject_non_finite(&scale_name, scales.dtype, scales.bytes)?;
             let (scale_memory, scale_at) = self.take(scales.bytes.len());
             let tensor = Tensor::quantized((&memory, at), (&scale_memory, scale_at), format, &logical);
             self.copy(name, &tensor, stored.bytes)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use deepinfer_model::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointWarning, StoredDtype, reject_nan_scales, tensor_specs,
+    Checkpoint, CheckpointError, CheckpointWarning, StoredDtype, reject_non_finite, tensor_specs,
 };
 use deepinfer_model::config::ModelConfig;
 use proptest::prelude::*;
@@ -159,8 +159,9 @@ fn embedded_files_read_like_a_directory() {
 
 #[test]
 fn nan_scales_are_refused_with_their_place() {
-    assert!(reject_nan_scales("a.scale", &[0, 127, 254]).is_ok());
-    assert_message(&reject_nan_scales("a.scale", &[0, 255, 255]).unwrap_err(), &["a.scale", "index 1", "255"]);
+    assert!(reject_non_finite("a.scale", StoredDtype::F8E8M0, &[0, 127, 254]).is_ok());
+    let error = reject_non_finite("a.scale", StoredDtype::F8E8M0, &[0, 255, 255]).unwrap_err();
+    assert_message(&error, &["a.scale", "index 1", "not a finite number"]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

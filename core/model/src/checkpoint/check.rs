@@ -9,9 +9,6 @@ use super::layout::{Storage, TensorSpec, tensor_specs};
 use super::reader::{Checkpoint, StoredTensor};
 use crate::config::ModelConfig;
 
-/// The UE8M0 code that stands for NaN.
-const UE8M0_NAN: u8 = 255;
-
 /// Everything that a check found.
 #[derive(Debug)]
 pub struct CheckReport {
@@ -159,17 +156,6 @@ impl Checkpoint {
             });
         }
         Ok(stored.bytes.len() as u64)
-    }
-}
-
-/// Refuses the scales `bytes` of the tensor `name` if one of them is NaN, which would turn a whole group into NaN.
-///
-/// # Errors
-/// [`CheckpointError::NanScale`] with the position of the first such scale.
-pub fn reject_nan_scales(name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
-    match bytes.iter().position(|&scale| scale == UE8M0_NAN) {
-        Some(index) => Err(CheckpointError::NanScale { tensor: name.to_owned(), index }),
-        None => Ok(()),
     }
 }
 

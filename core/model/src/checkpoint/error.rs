@@ -169,12 +169,14 @@ pub enum CheckpointError {
         /// The element types that would be accepted.
         expected: String,
     },
-    /// A scale is the UE8M0 code for NaN.
-    #[error("tensor `{tensor}`: the scale at index {index} is byte 255 (NaN), expected 0 to 254")]
-    NanScale {
-        /// The scale tensor.
+    /// A weight or scale is NaN or infinite.
+    #[error("tensor `{tensor}`: the {dtype} value at index {index} is not a finite number")]
+    NotFinite {
+        /// Tensor.
         tensor: String,
-        /// Position of the byte in the tensor, in row-major order.
+        /// Its element type.
+        dtype: StoredDtype,
+        /// Place of the value, in row-major order.
         index: usize,
     },
 }

@@ -11,9 +11,11 @@ mod header;
 mod layout;
 mod mapping;
 mod reader;
+mod values;
 
-pub use check::{CheckReport, CheckpointWarning, Verified, reject_nan_scales};
+pub use check::{CheckReport, CheckpointWarning, Verified};
 pub use dtype::StoredDtype;
 pub use error::CheckpointError;
 pub use layout::{Group, Storage, TensorSpec, tensor_specs};
 pub use reader::{Checkpoint, StoredTensor};
+pub use values::reject_non_finite;
