@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use anyhow::Context;
 use deepinfer_engine::Engine;
 use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
 use deepinfer_model::inspect::{ModelSummary, PlanInput};
@@ -64,10 +63,7 @@ pub(crate) fn choose_accelerator(named: Option<&str>) -> Result<Selection, Selec
 /// # Errors
 /// The file cannot be read, or is not a tokenizer of this model.
 pub(crate) fn open_tokenizer(checkpoint: &Checkpoint) -> Result<Option<Arc<Tokenizer>>, Failure> {
-    let Some(json) = checkpoint.file("tokenizer.json").map_err(Failure::input)? else { return Ok(None) };
-    let tokenizer = Tokenizer::from_bytes(&json, checkpoint.config().bos_token_id);
-    let tokenizer = tokenizer.with_context(|| format!("the tokenizer of {} is refused", checkpoint.origin()));
-    Ok(Some(Arc::new(tokenizer.map_err(Failure::Input)?)))
+    checkpoint.tokenizer().map_err(Failure::input)
 }
 
 /// Opens the accelerator and loads the model on it.
@@ -94,7 +90,7 @@ pub(crate) fn load(
     bar.finish_and_clear();
     let (model, warnings) = loaded.map_err(|error| match &error {
         LoadError::Device { .. } => Failure::fault(error),
-        LoadError::Checkpoint(_) | LoadError::Engram(_) => Failure::input(error),
+        LoadError::Checkpoint(_) => Failure::input(error),
     })?;
     warn(&warnings);
     Engine::new(model, chunk_tokens).map_err(Failure::fault)

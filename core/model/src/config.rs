@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::engram_constants::{EngramConstants, EngramParams};
+use crate::files;
 
 /// Channels that share one scale in every stored weight format, and the side of an FP8 tile.
 pub const WEIGHT_GROUP: usize = 32;
@@ -272,7 +273,9 @@ impl ModelConfig {
     /// # Errors
     /// [`ConfigError`] when the file cannot be read or its text is refused, see [`ModelConfig::from_json_str`].
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let bytes = std::fs::read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        // Where nothing is, reading says so.
+        let bytes = files::is_there(path).and_then(|_| std::fs::read(path));
+        let bytes = bytes.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::from_json_bytes(&bytes, &path.display().to_string())
     }
 

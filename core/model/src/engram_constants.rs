@@ -11,6 +11,7 @@
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::files::without_byte_order_mark;
 use crate::numpy_rng::NumpyGenerator;
 
 /// Compressed id of a position that holds no text (an image): no n-gram reaches across it.
@@ -133,7 +134,8 @@ impl EngramConstants {
     /// [`EngramConstantsError::Json`] when it is no such document and [`EngramConstantsError::Structure`] when its
     /// lists do not fit together.
     pub fn from_json(json: &[u8]) -> Result<Self, EngramConstantsError> {
-        let constants: Self = serde_json::from_slice(json).map_err(EngramConstantsError::Json)?;
+        let constants: Self =
+            serde_json::from_slice(without_byte_order_mark(json)).map_err(EngramConstantsError::Json)?;
         constants.validate()?;
         Ok(constants)
     }

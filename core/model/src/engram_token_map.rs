@@ -12,6 +12,7 @@ use thiserror::Error;
 use tokenizers::normalizers::StripAccents;
 use tokenizers::{NormalizedString, Normalizer};
 
+use crate::files::without_byte_order_mark;
 use crate::tokenizer::Tokenizer;
 
 /// Private-use character that the released map lets stand for a blank.
@@ -70,7 +71,7 @@ pub enum EngramTokenMapError {
     /// Two maps of one model disagree.
     #[error(
         "engram_token_map.json gives token {token} the compressed id {found}, but tokenizer.json determines {derived}; \
-         delete engram_token_map.json to use the derived map"
+         one of the two files is not this model's: restore it, or delete engram_token_map.json if tokenizer.json is right"
     )]
     Mismatch {
         /// First token id whose compressed ids differ.
@@ -106,7 +107,8 @@ impl EngramTokenMap {
     /// [`EngramTokenMapError::Json`] when it is not a list of ids, [`EngramTokenMapError::NotDense`] when an id is
     /// skipped.
     pub fn from_json(json: &[u8]) -> Result<Self, EngramTokenMapError> {
-        let compressed: Vec<u32> = serde_json::from_slice(json).map_err(EngramTokenMapError::Json)?;
+        let compressed: Vec<u32> =
+            serde_json::from_slice(without_byte_order_mark(json)).map_err(EngramTokenMapError::Json)?;
         let mut distinct = compressed.clone();
         distinct.sort_unstable();
         distinct.dedup();

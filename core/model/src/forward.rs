@@ -70,8 +70,9 @@ impl Model {
     ) -> Result<(Self, Vec<CheckpointWarning>), LoadError> {
         let config = checkpoint.config().clone();
         let warnings = checkpoint.verify(&config)?.warnings;
-        let weights = Weights::load(&device, checkpoint, &config, progress)?;
+        // The small files first: what is wrong with them shows before the weights are copied.
         let engram = EngramTables::load(&device, checkpoint, &config)?;
+        let weights = Weights::load(&device, checkpoint, &config, progress)?;
         let frequencies = |values: &[f32]| -> Result<Tensor, OpError> {
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
             let tensor = Tensor::plain(&device.allocate(bytes.len())?, 0, Format::F32, &[values.len()]);

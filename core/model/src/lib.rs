@@ -7,6 +7,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod engram_constants;
 pub mod engram_token_map;
+mod files;
 mod forward;
 pub mod inspect;
 pub mod numerics;

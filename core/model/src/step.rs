@@ -3,7 +3,7 @@
 //! Everything is computed on the host from positions and page tables, packed into one buffer and uploaded at once. Row t
 //! of a step is one token; the rows of a request follow each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, TryReserveError};
 
 use deepinfer_ops::{Arena, Device, Format, OpError, Tensor};
 
@@ -94,29 +94,29 @@ impl Step {
         let mut pack = Pack::default();
 
         let positions: Vec<usize> = requests.iter().flat_map(|r| r.start..r.start + r.tokens.len()).collect();
-        let token_ids = pack.ints(requests.iter().flat_map(|r| r.tokens.iter().map(|&t| t as usize)), &[rows]);
-        let positions_at = pack.ints(positions.iter().copied(), &[rows]);
+        let token_ids = pack.ints(requests.iter().flat_map(|r| r.tokens.iter().map(|&t| t as usize)), &[rows])?;
+        let positions_at = pack.ints(positions.iter().copied(), &[rows])?;
         let owner = requests.iter().enumerate().flat_map(|(q, r)| std::iter::repeat_n(q, r.tokens.len()));
-        let row_request = pack.ints(owner, &[rows]);
+        let row_request = pack.ints(owner, &[rows])?;
         let mut start = 0;
         let starts = std::iter::once(0).chain(requests.iter().map(|r| {
             start += r.tokens.len();
             start
         }));
-        let request_start = pack.ints(starts, &[requests.len() + 1]);
-        let state_slot = pack.ints(requests.iter().map(|r| r.slot), &[requests.len()]);
+        let request_start = pack.ints(starts, &[requests.len() + 1])?;
+        let state_slot = pack.ints(requests.iter().map(|r| r.slot), &[requests.len()])?;
         let table_width = requests.iter().map(|r| r.pages.len()).max().unwrap_or(0);
         let table = requests.iter().flat_map(|r| {
             let padding = std::iter::repeat_n(0, table_width - r.pages.len());
             r.pages.iter().map(|&p| p as usize).chain(padding)
         });
-        let block_table = pack.ints(table, &[requests.len(), table_width]);
+        let block_table = pack.ints(table, &[requests.len(), table_width])?;
 
         // New entries overwrite old ones of the ring; as long as it is long enough, nobody still needs those.
         let longest = requests.iter().map(|r| r.tokens.len()).max().unwrap_or(0);
         let direct = longest + window <= cache.ring + 1;
-        let mut ring_slots = Vec::with_capacity(rows);
-        let mut window_slots = Vec::with_capacity(rows * window);
+        let mut ring_slots = list_of(rows)?;
+        let mut window_slots = list_of(rows * window)?;
         let mut history_slots = Vec::new();
         let history_of = |r: &RequestRows<'_>| r.start.min(window - 1);
         let mut history_base = 0;
@@ -142,17 +142,17 @@ impl Step {
             history_base += history as i32;
             chunk_base += request.tokens.len() as i32;
         }
-        let ring_slots = pack.signed(&ring_slots, &[rows]);
-        let window_slots = pack.signed(&window_slots, &[rows, window]);
+        let ring_slots = pack.signed(&ring_slots, &[rows])?;
+        let window_slots = pack.signed(&window_slots, &[rows, window])?;
         let history_len = history_slots.len();
-        let history_slots = pack.signed(&history_slots, &[history_len]);
+        let history_slots = pack.signed(&history_slots, &[history_len])?;
 
         let mut ratios = BTreeMap::new();
         let mut used: Vec<usize> = config.compress_ratios[..config.num_hidden_layers].to_vec();
         used.sort_unstable();
         used.dedup();
         for ratio in used.into_iter().filter(|&ratio| ratio > 0) {
-            ratios.insert(ratio, RatioPlan::new(ratio, requests, &positions).pack(&mut pack));
+            ratios.insert(ratio, RatioPlan::new(ratio, requests, &positions).pack(&mut pack)?);
         }
 
         let image_mask = requests.iter().any(|r| !r.image_mask.is_empty()).then(|| {
@@ -162,12 +162,13 @@ impl Step {
                 .collect();
             pack.bytes(&mask, Format::U8, &[rows])
         });
+        let image_mask = image_mask.transpose()?;
         let copies = config.hc_mult;
         let first_pre: Vec<u8> =
             (0..rows * copies).flat_map(|i| if i % copies == 0 { 1.0_f32 } else { 0.0 }.to_le_bytes()).collect();
-        let first_pre = pack.bytes(&first_pre, Format::F32, &[rows, copies]);
-        let row_numbers = pack.ints(0..rows, &[rows]);
-        let logit_rows = pack.ints(logit_rows.iter().copied(), &[logit_rows.len()]);
+        let first_pre = pack.bytes(&first_pre, Format::F32, &[rows, copies])?;
+        let row_numbers = pack.ints(0..rows, &[rows])?;
+        let logit_rows = pack.ints(logit_rows.iter().copied(), &[logit_rows.len()])?;
 
         let uploaded = pack.upload(device, arena)?;
         let dense_rows = history_len + rows;
@@ -234,15 +235,15 @@ impl RatioPlan {
         plan
     }
 
-    fn pack(&self, pack: &mut Pack) -> PackedRatio {
+    fn pack(&self, pack: &mut Pack) -> Result<PackedRatio, OpError> {
         let groups = self.group_row.len();
-        PackedRatio {
+        Ok(PackedRatio {
             entries: self.entries,
-            visible: pack.signed(&self.visible, &[self.visible.len()]),
-            group_row: pack.signed(&self.group_row, &[groups]),
-            group_position: pack.signed(&self.group_position, &[groups]),
-            group_slot: pack.signed(&self.group_slot, &[groups]),
-        }
+            visible: pack.signed(&self.visible, &[self.visible.len()])?,
+            group_row: pack.signed(&self.group_row, &[groups])?,
+            group_position: pack.signed(&self.group_position, &[groups])?,
+            group_slot: pack.signed(&self.group_slot, &[groups])?,
+        })
     }
 }
 
@@ -266,6 +267,21 @@ impl PackedRatio {
     }
 }
 
+/// An empty list with room for `len` items. Windows and pages decide how long the lists of a step are, so that memory may
+/// well run out here.
+fn list_of<T>(len: usize) -> Result<Vec<T>, OpError> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(len).map_err(|error| out_of_host_memory(len.saturating_mul(size_of::<T>()), &error))?;
+    Ok(list)
+}
+
+fn out_of_host_memory(bytes: usize, error: &TryReserveError) -> OpError {
+    OpError::OutOfMemory {
+        bytes: bytes as u64,
+        reason: format!("the host cannot hold the metadata of a step: {error}"),
+    }
+}
+
 /// Arrays on their way to the device, in one buffer.
 #[derive(Default)]
 struct Pack {
@@ -278,22 +294,34 @@ struct Pack {
 struct At(usize);
 
 impl Pack {
-    fn bytes(&mut self, bytes: &[u8], format: Format, shape: &[usize]) -> At {
+    fn bytes(&mut self, bytes: &[u8], format: Format, shape: &[usize]) -> Result<At, OpError> {
         debug_assert_eq!(bytes.len(), Tensor::bytes_of(format, shape));
-        self.bytes.resize(self.bytes.len().next_multiple_of(64), 0);
-        self.arrays.push((self.bytes.len(), format, shape.to_vec()));
+        let at = self.begin(format, shape, bytes.len())?;
         self.bytes.extend_from_slice(bytes);
-        At(self.arrays.len() - 1)
+        Ok(at)
     }
 
-    fn signed(&mut self, values: &[i32], shape: &[usize]) -> At {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.bytes(&bytes, Format::I32, shape)
+    fn signed(&mut self, values: &[i32], shape: &[usize]) -> Result<At, OpError> {
+        debug_assert_eq!(values.len(), shape.iter().product::<usize>());
+        let at = self.begin(Format::I32, shape, size_of_val(values))?;
+        self.bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        Ok(at)
     }
 
-    fn ints(&mut self, values: impl Iterator<Item = usize>, shape: &[usize]) -> At {
-        let values: Vec<i32> = values.map(|v| v as i32).collect();
-        self.signed(&values, shape)
+    fn ints(&mut self, values: impl Iterator<Item = usize>, shape: &[usize]) -> Result<At, OpError> {
+        let mut list = list_of(shape.iter().product())?;
+        list.extend(values.map(|v| v as i32));
+        self.signed(&list, shape)
+    }
+
+    /// Makes room for the `bytes` bytes of the next array, which the caller appends.
+    fn begin(&mut self, format: Format, shape: &[usize], bytes: usize) -> Result<At, OpError> {
+        let start = self.bytes.len().next_multiple_of(64);
+        let grown = start.saturating_add(bytes) - self.bytes.len();
+        self.bytes.try_reserve(grown).map_err(|error| out_of_host_memory(grown, &error))?;
+        self.bytes.resize(start, 0);
+        self.arrays.push((start, format, shape.to_vec()));
+        Ok(At(self.arrays.len() - 1))
     }
 
     fn upload(self, device: &dyn Device, arena: &Arena) -> Result<Uploaded, OpError> {
@@ -315,5 +343,33 @@ struct Uploaded {
 impl Uploaded {
     fn get(&self, at: At) -> Tensor {
         self.tensors[at.0].clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_that_do_not_fit_are_errors() {
+        assert!(list_of::<i32>(1000).unwrap().capacity() >= 1000);
+        let error = list_of::<i32>(usize::MAX / 8).unwrap_err();
+        assert!(matches!(error, OpError::OutOfMemory { bytes, .. } if bytes == (usize::MAX / 8 * 4) as u64), "{error}");
+        assert!(error.to_string().contains("metadata of a step"), "{error}");
+        let mut pack = Pack::default();
+        assert!(pack.begin(Format::I32, &[2], 8).is_ok());
+        assert!(matches!(pack.begin(Format::I32, &[], usize::MAX), Err(OpError::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn arrays_begin_at_multiples_of_64_bytes() {
+        let mut pack = Pack::default();
+        pack.bytes(&[1, 2, 3], Format::U8, &[3]).unwrap();
+        pack.ints([5, 6].into_iter(), &[2]).unwrap();
+        pack.signed(&[-1], &[1]).unwrap();
+        let offsets: Vec<usize> = pack.arrays.iter().map(|(offset, ..)| *offset).collect();
+        assert_eq!(offsets, [0, 64, 128]);
+        assert_eq!(pack.bytes[64..72], [5, 0, 0, 0, 6, 0, 0, 0]);
+        assert_eq!(pack.bytes[128..], [0xFF; 4]);
     }
 }

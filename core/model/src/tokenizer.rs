@@ -6,11 +6,15 @@
 
 #![forbid(unsafe_code)]
 
+mod contain;
+mod document;
+
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde_json::Value;
 use thiserror::Error;
-use tokenizers::DecoderWrapper;
+
+use self::contain::contain;
 
 /// A loaded `tokenizer.json`.
 #[derive(Debug)]
@@ -35,9 +39,42 @@ pub enum TokenizerError {
         /// Text of the token.
         content: String,
         /// Id in the file.
-        stated: u32,
+        stated: u64,
         /// Id that encoding would use.
         assigned: u32,
+    },
+    /// The file describes another kind of tokenizer, or one that would not give the same ids in every run.
+    #[error("tokenizer.json: `{part}` is {found}, expected {expected}, as in the tokenizers of DeepSeek models")]
+    Unsupported {
+        /// Key of the part.
+        part: String,
+        /// What the file has there.
+        found: String,
+        /// What is supported.
+        expected: &'static str,
+    },
+    /// A token's id is not one of the model's.
+    #[error(
+        "tokenizer.json gives the token {token:?} the id {found}, expected a whole number below {vocab_size} \
+         (`vocab_size` of config.json)"
+    )]
+    Id {
+        /// The token.
+        token: String,
+        /// Its id.
+        found: String,
+        /// Number of ids of the model.
+        vocab_size: usize,
+    },
+    /// Two tokens have one id.
+    #[error("tokenizer.json gives the id {id} to two tokens, {first:?} and {second:?}; every token needs its own")]
+    SharedId {
+        /// The id.
+        id: u64,
+        /// One token.
+        first: String,
+        /// The other token.
+        second: String,
     },
     /// The tokens do not stand for bytes.
     #[error("tokenizer.json has {found}, expected a ByteLevel decoder as in every DeepSeek tokenizer")]
@@ -67,23 +104,21 @@ pub enum TokenizerError {
 }
 
 impl Tokenizer {
-    /// Loads a tokenizer from the bytes of `tokenizer.json`; `bos_token_id` is that of the model's configuration.
+    /// Loads a tokenizer from the bytes of `tokenizer.json`, with or without a byte order mark; `bos_token_id` and
+    /// `vocab_size` are those of the model's configuration.
     ///
-    /// Truncation and padding that the file may ask for are switched off: they belong to training pipelines, and here
-    /// would silently alter prompts.
+    /// Truncation and padding that the file may ask for are left out: they belong to training pipelines, and here would
+    /// silently alter prompts.
     ///
     /// # Errors
-    /// [`TokenizerError::Load`], [`TokenizerError::AddedToken`], [`TokenizerError::Decoder`] or
-    /// [`TokenizerError::Bos`].
-    pub fn from_bytes(json: &[u8], bos_token_id: u32) -> Result<Self, TokenizerError> {
-        let mut encoder = tokenizers::Tokenizer::from_bytes(json).map_err(TokenizerError::Load)?;
-        encoder.with_truncation(None).map_err(TokenizerError::Load)?.with_padding(None);
-        check_added_tokens(json, &encoder)?;
-        match encoder.get_decoder() {
-            Some(DecoderWrapper::ByteLevel(_)) => {}
-            Some(_) => return Err(TokenizerError::Decoder { found: "another decoder".to_owned() }),
-            None => return Err(TokenizerError::Decoder { found: "no decoder".to_owned() }),
-        }
+    /// Every [`TokenizerError`] but [`TokenizerError::Encode`].
+    pub fn from_bytes(json: &[u8], bos_token_id: u32, vocab_size: usize) -> Result<Self, TokenizerError> {
+        let document = document::parse(json, vocab_size)?;
+        let added_tokens = document["added_tokens"].clone();
+        let encoder: tokenizers::Tokenizer = contain(|| serde_json::from_value(document))
+            .map_err(|panic| TokenizerError::Load(panic.into()))?
+            .map_err(|error| TokenizerError::Load(error.into()))?;
+        check_added_tokens(&added_tokens, &encoder)?;
         if encoder.id_to_token(bos_token_id).is_none() {
             let vocab_size = encoder.get_vocab_size(true);
             return Err(TokenizerError::Bos { bos_token_id, vocab_size });
@@ -102,7 +137,7 @@ impl Tokenizer {
     /// [`TokenizerError::Encode`]; a byte-level vocabulary that lacks none of the 256 bytes encodes any text.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         // Special tokens that a post-processor would add are left out: the BOS rule below is the engine's own.
-        let encoding = self.encoder.encode_fast(text, false);
+        let encoding = contain(|| self.encoder.encode_fast(text, false)).unwrap_or_else(|panic| Err(panic.into()));
         let encoding = encoding.map_err(|reason| TokenizerError::Encode { bytes: text.len(), reason })?;
         let mut ids = encoding.get_ids().to_vec();
         if ids.first() != Some(&self.bos_token_id) {
@@ -172,22 +207,12 @@ impl DetokenizeStream {
 
 /// The library numbers added tokens itself and only logs a difference from the file; a wrong id would be silent
 /// nonsense in every prompt.
-fn check_added_tokens(json: &[u8], encoder: &tokenizers::Tokenizer) -> Result<(), TokenizerError> {
-    #[derive(Deserialize)]
-    struct File {
-        #[serde(default)]
-        added_tokens: Vec<AddedToken>,
-    }
-    #[derive(Deserialize)]
-    struct AddedToken {
-        id: u32,
-        content: String,
-    }
-    let file: File = serde_json::from_slice(json).map_err(|error| TokenizerError::Load(error.into()))?;
-    for AddedToken { id: stated, content } in file.added_tokens {
+fn check_added_tokens(added_tokens: &Value, encoder: &tokenizers::Tokenizer) -> Result<(), TokenizerError> {
+    for token in added_tokens.as_array().map_or(&[][..], Vec::as_slice) {
+        let (Some(content), Some(stated)) = (token["content"].as_str(), token["id"].as_u64()) else { continue };
         // Empty added tokens have no id: they match nothing.
-        if let Some(assigned) = encoder.token_to_id(&content).filter(|&assigned| assigned != stated) {
-            return Err(TokenizerError::AddedToken { content, stated, assigned });
+        if let Some(assigned) = encoder.token_to_id(content).filter(|&assigned| u64::from(assigned) != stated) {
+            return Err(TokenizerError::AddedToken { content: content.to_owned(), stated, assigned });
         }
     }
     Ok(())
@@ -203,10 +228,11 @@ struct TokenBytes {
 
 impl TokenBytes {
     fn new(encoder: &tokenizers::Tokenizer) -> Self {
-        let vocab_size = encoder.get_vocab(true).into_values().max().map_or(0, |id| id + 1);
+        let largest = encoder.get_vocab(true).into_values().max();
         let alphabet = ByteAlphabet::new();
         let mut bytes = Vec::new();
-        let ends = (0..vocab_size)
+        let ids = largest.into_iter().flat_map(|largest| 0..=largest);
+        let ends = ids
             .map(|id| {
                 if let Some(spelling) = encoder.id_to_token(id) {
                     bytes.extend(alphabet.bytes_of(&spelling).unwrap_or_else(|| spelling.into_bytes()));

@@ -4,9 +4,7 @@ use std::rc::Rc;
 
 use deepinfer_ops::{Allocation, Device, Format, OpError, Tensor};
 
-use crate::checkpoint::{
-    Checkpoint, CheckpointError, Storage, StoredDtype, StoredTensor, reject_non_finite, tensor_specs,
-};
+use crate::checkpoint::{Checkpoint, CheckpointError, Storage, StoredDtype, StoredTensor, tensor_specs};
 use crate::config::ModelConfig;
 
 /// Alignment of every tensor on the device.
@@ -26,9 +24,6 @@ pub enum LoadError {
         /// What the device said.
         source: OpError,
     },
-    /// The Engram tables and the hash constants do not fit each other.
-    #[error("{0}")]
-    Engram(String),
 }
 
 /// All tensors of the text model.
@@ -250,7 +245,7 @@ impl<'a> Loader<'a> {
     /// Copies one tensor, with its scales, to the present group's memory.
     fn tensor(&mut self, name: &str) -> Result<Tensor, LoadError> {
         let stored = self.stored(name);
-        reject_non_finite(name, stored.dtype, stored.bytes)?;
+        self.checkpoint.reject_non_finite(name)?;
         let shape: Vec<usize> = stored.shape.iter().map(|&e| e as usize).collect();
         let format = match (stored.dtype, storage_of(name)) {
             (StoredDtype::F32, _) => Format::F32,
@@ -274,7 +269,7 @@ impl<'a> Loader<'a> {
             }
             let scale_name = format!("{}.scale", name.strip_suffix(".weight").unwrap_or(name));
             let scales = self.stored(&scale_name);
-            reject_non_finite(&scale_name, scales.dtype, scales.bytes)?;
+            self.checkpoint.reject_non_finite(&scale_name)?;
             let (scale_memory, scale_at) = self.take(scales.bytes.len());
             let tensor = Tensor::quantized((&memory, at), (&scale_memory, scale_at), format, &logical);
             self.copy(name, &tensor, stored.bytes)?;

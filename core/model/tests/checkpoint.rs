@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use deepinfer_model::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointWarning, StoredDtype, reject_non_finite, tensor_specs,
-};
+use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning, StoredDtype, tensor_specs};
 use deepinfer_model::config::ModelConfig;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -159,9 +157,17 @@ fn embedded_files_read_like_a_directory() {
 
 #[test]
 fn nan_scales_are_refused_with_their_place() {
-    assert!(reject_non_finite("a.scale", StoredDtype::F8E8M0, &[0, 127, 254]).is_ok());
-    let error = reject_non_finite("a.scale", StoredDtype::F8E8M0, &[0, 255, 255]).unwrap_err();
-    assert_message(&error, &["a.scale", "index 1", "not a finite number"]);
+    let scale = "layers.0.attn.wq_a.scale";
+    let mut draft = Draft::new();
+    let begin = draft.header[scale]["data_offsets"][0].as_u64().unwrap() as usize;
+    draft.data[begin + 1..][..2].fill(255);
+    let (_directory, checkpoint) = draft.open();
+    let checkpoint = checkpoint.unwrap();
+    assert_message(
+        &checkpoint.reject_non_finite(scale).unwrap_err(),
+        &["model.safetensors: tensor", scale, "index 1", "NaN"],
+    );
+    assert!(checkpoint.reject_non_finite("layers.0.attn.wq_a.weight").is_ok());
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -314,8 +320,18 @@ fn impossible_entries_are_refused() {
     refused(
         &format!(r#"{{"dtype": "I8", "shape": [{end}], "data_offsets": [0, {end}]}}"#),
         4,
-        &["whole number of bytes"],
+        &[&end.to_string(), "larger than any file can hold"],
     );
+    // A dimension of 0 makes no tensor of the others.
+    let huge = 1_u64 << 63;
+    for shape in [[huge, huge, 0], [0, huge, huge], [huge, 0, 2]] {
+        refused(
+            &format!(r#"{{"dtype": "I8", "shape": {shape:?}, "data_offsets": [0, 0]}}"#),
+            0,
+            &[&format!("{shape:?}"), "larger than any file can hold"],
+        );
+    }
+    refused(r#"{"dtype": "BF16", "shape": [3, 0], "data_offsets": [0, 4]}"#, 4, &["cover 4 bytes", "expected 0"]);
     let entry = r#"{"dtype": "I8", "shape": [1], "data_offsets": [0, 1]}"#;
     refused_bytes(&file_bytes(&format!("{{\"a\": {entry}, \"a\": {entry}}}"), &[0]), &["`a` is listed twice"]);
 }
@@ -371,7 +387,8 @@ fn all_errors_are_reported_together() {
     let checkpoint = checkpoint.unwrap();
     let report = checkpoint.check(checkpoint.config());
     let messages: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
-    assert!(messages.len() == 2 && messages[0].contains("embed") && messages[1].contains("head"), "{messages:?}");
+    assert!(messages.len() == 3 && messages[0].contains("embed") && messages[1].contains("head"), "{messages:?}");
+    assert!(messages[2].contains("holds neither engram_token_map.json nor tokenizer.json"), "{messages:?}");
     assert_eq!(report.tensors, tensor_specs(checkpoint.config()).len() - 2);
 }
 
@@ -500,6 +517,151 @@ fn a_malformed_index_is_refused() {
         let mut shards = Shards::new();
         shards.index = index;
         assert_message(&shards.open().unwrap_err(), &["model.safetensors.index.json"]);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Files beside the weights
+// ---------------------------------------------------------------------------------------------------------------------
+
+const MAP: &str = "engram_token_map.json";
+const CONSTANTS: &str = "engram_constants.json";
+const TOKENIZER: &str = "tokenizer.json";
+
+/// A copy of the miniature.
+struct Copy(TempDir);
+
+impl Copy {
+    fn new() -> Self {
+        let copy = Self(tempfile::tempdir().unwrap());
+        for file in ["config.json", "model.safetensors", MAP, CONSTANTS, TOKENIZER] {
+            std::fs::copy(repository().join("models/deepseek-v41-mini").join(file), copy.path(file)).unwrap();
+        }
+        copy
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
+    }
+
+    fn without(self, file: &str) -> Self {
+        std::fs::remove_file(self.path(file)).unwrap();
+        self
+    }
+
+    fn with(self, file: &str, change: impl FnOnce(&mut Value)) -> Self {
+        let mut json = serde_json::from_slice(&std::fs::read(self.path(file)).unwrap()).unwrap();
+        change(&mut json);
+        std::fs::write(self.path(file), json.to_string()).unwrap();
+        self
+    }
+
+    /// The one error of a check, which must also be that of the Engram files.
+    #[track_caller]
+    fn refused(&self, words: &[&str]) {
+        let checkpoint = Checkpoint::open(self.0.path()).unwrap();
+        let error = checkpoint.engram_hashing(checkpoint.config()).expect_err("was accepted");
+        let origin = self.0.path().display().to_string();
+        assert_message(&error, &[&[origin.as_str()], words].concat());
+        let report = checkpoint.check(checkpoint.config());
+        let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
+        assert_eq!(errors, [error.to_string()]);
+    }
+
+    #[track_caller]
+    fn accepted(&self) {
+        let checkpoint = Checkpoint::open(self.0.path()).unwrap();
+        assert!(checkpoint.engram_hashing(checkpoint.config()).unwrap().is_some());
+        assert!(checkpoint.check(checkpoint.config()).errors.is_empty());
+    }
+}
+
+fn swap(list: &mut Value, first: usize, second: usize) {
+    list.as_array_mut().unwrap().swap(first, second);
+}
+
+#[test]
+fn engram_files_are_compared_with_what_the_tokenizer_determines() {
+    Copy::new().accepted();
+    Copy::new().without(MAP).without(CONSTANTS).accepted();
+    Copy::new().without(TOKENIZER).accepted();
+    Copy::new().without(TOKENIZER).without(MAP).refused(&["neither engram_token_map.json nor tokenizer.json"]);
+
+    // The same compressed ids for other tokens: no count tells the difference.
+    Copy::new().with(MAP, |map| swap(map, 300, 301)).refused(&[MAP, "token 300", "tokenizer.json determines"]);
+    let swapped = Copy::new().with(TOKENIZER, |file| {
+        let vocabulary = file["model"]["vocab"].as_object_mut().unwrap();
+        let token_of = |id: u64| vocabulary.iter().find(|(_, v)| v.as_u64() == Some(id)).unwrap().0.clone();
+        let (first, second) = (token_of(300), token_of(301));
+        vocabulary.insert(first, json!(301));
+        vocabulary.insert(second, json!(300));
+    });
+    swapped.refused(&[MAP, "token 300", TOKENIZER]);
+
+    Copy::new().with(CONSTANTS, |file| file["multipliers"][0][2] = json!(7)).refused(&[CONSTANTS, "multipliers[0][2]"]);
+    let small = Copy::new().with("config.json", |file| file["text_config"]["engram_num_embeddings"][1] = json!(5));
+    let checkpoint = Checkpoint::open(small.0.path()).unwrap();
+    let error = checkpoint.engram_hashing(checkpoint.config()).unwrap_err();
+    assert_message(&error, &["5 rows", "engram_num_embeddings", "its hashes address"]);
+}
+
+#[test]
+fn a_check_reads_the_tokenizer() {
+    let copy = Copy::new().with(TOKENIZER, |file| file["model"]["dropout"] = json!(0.5));
+    copy.refused(&[TOKENIZER, "model.dropout", "0.5"]);
+}
+
+#[test]
+fn a_tokenizer_is_read_once() {
+    let checkpoint = Checkpoint::open(&repository().join("models/deepseek-v41-mini")).unwrap();
+    let (first, second) = (checkpoint.tokenizer().unwrap().unwrap(), checkpoint.tokenizer().unwrap().unwrap());
+    assert!(std::sync::Arc::ptr_eq(&first, &second));
+    assert!(Checkpoint::open(&tiny_model()).unwrap().tokenizer().unwrap().is_none());
+}
+
+#[test]
+fn byte_order_marks_are_no_part_of_files() {
+    let copy = Copy::new();
+    for file in ["config.json", MAP, CONSTANTS, TOKENIZER] {
+        let marked = [b"\xEF\xBB\xBF", &std::fs::read(copy.path(file)).unwrap()[..]].concat();
+        std::fs::write(copy.path(file), marked).unwrap();
+    }
+    copy.accepted();
+    let shards = Shards::new();
+    shards.open().unwrap();
+    let index = shards.directory.path().join("model.safetensors.index.json");
+    std::fs::write(&index, format!("\u{FEFF}{}", shards.index)).unwrap();
+    assert!(Checkpoint::open(shards.directory.path()).is_ok());
+}
+
+/// Opening a named pipe would wait for somebody to write.
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_opened() {
+    let reading = |copy: &Copy| -> Result<(), CheckpointError> {
+        let checkpoint = Checkpoint::open(copy.0.path())?;
+        checkpoint.engram_hashing(checkpoint.config()).map(drop)
+    };
+    for file in ["config.json", "model.safetensors", MAP, CONSTANTS, TOKENIZER] {
+        let refused = |copy: &Copy, words: &[&str]| {
+            let error = reading(copy).expect_err(file);
+            assert_message(&error, &[&[file], words].concat());
+        };
+        let copy = Copy::new().without(file);
+        std::fs::create_dir(copy.path(file)).unwrap();
+        refused(&copy, &["it is a directory, expected a regular file"]);
+
+        let copy = Copy::new().without(file);
+        std::os::unix::fs::symlink("/nonexistent/blob", copy.path(file)).unwrap();
+        refused(&copy, &["it is a symbolic link to /nonexistent/blob, which does not exist"]);
+
+        let copy = Copy::new().without(file);
+        std::os::unix::fs::symlink("/dev/zero", copy.path(file)).unwrap();
+        refused(&copy, &["it is a device, expected a regular file"]);
+
+        let copy = Copy::new().without(file);
+        assert!(std::process::Command::new("mkfifo").arg(copy.path(file)).status().unwrap().success());
+        refused(&copy, &["it is a named pipe, expected a regular file"]);
     }
 }
 

@@ -264,3 +264,56 @@ fn text_that_is_no_configuration_is_refused() {
     let missing = ModelConfig::from_file(Path::new("/nonexistent/config.json")).unwrap_err();
     assert!(matches!(&missing, ConfigError::Read { .. }) && missing.to_string().contains("/nonexistent/config.json"));
 }
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_file() {
+    let marked = format!("\u{FEFF}{}", released_json());
+    assert_eq!(ModelConfig::from_json_str(&marked).unwrap(), ModelConfig::from_file(&released_path()).unwrap());
+}
+
+#[test]
+fn other_model_families_are_refused() {
+    let mut json = released_json();
+    json["model_type"] = json!("llama");
+    let message = ModelConfig::from_json_str(&json.to_string()).unwrap_err().to_string();
+    assert!(message.contains("`model_type` is \"llama\"") && message.contains("deepseek_v41"), "{message}");
+    refused(&json!({"model_type": "deepseek_v3_text"}), &["`text_config.model_type`", "deepseek_v3_text"]);
+    refused(&json!({"model_type": 5}), &["`text_config.model_type`", "5"]);
+    let mut flat = flattened(&released_json());
+    for (family, accepted) in [("deepseek_v41", true), ("deepseek_v41_text", true), ("llama", false)] {
+        flat["model_type"] = json!(family);
+        assert_eq!(ModelConfig::from_json_str(&flat.to_string()).is_ok(), accepted, "{family}");
+    }
+    json.as_object_mut().unwrap().remove("model_type");
+    assert!(ModelConfig::from_json_str(&json.to_string()).is_ok());
+}
+
+#[test]
+fn contradictory_token_ids_are_refused() {
+    for key in ["bos_token_id", "eos_token_id", "pad_token_id", "image_token_id"] {
+        let words = [&format!("`text_config.{key}` is 77"), "the top level gives", "must be equal"];
+        refused(&json!({key: 77}), &words);
+        assert!(changed(&json!({key: released_json()[key]})).is_ok());
+    }
+}
+
+#[test]
+fn lists_that_each_row_of_a_step_has_are_bounded() {
+    assert!(changed(&json!({"sliding_window": 65536, "candidate_block_size": 65536})).is_ok());
+    refused(&json!({"sliding_window": 65537}), &["`sliding_window` is 65537", "between 1 and 65536"]);
+    refused(&json!({"candidate_block_size": 65537}), &["`candidate_block_size` is 65537", "between 1 and 65536"]);
+}
+
+#[test]
+fn layers_and_stages_have_bounds_of_their_own() {
+    assert_eq!(changed(&json!({"num_hidden_layers": 512, "n_routed_experts": 16})).unwrap().num_hidden_layers, 512);
+    refused(&json!({"num_hidden_layers": 513}), &["`num_hidden_layers` is 513", "between 1 and 512"]);
+    refused(&json!({"num_nextn_predict_layers": 65}), &["`num_nextn_predict_layers` is 65", "between 0 and 64"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_opened() {
+    let message = ModelConfig::from_file(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert!(message.contains("/dev/zero: it is a device, expected a regular file"), "{message}");
+}

@@ -24,7 +24,7 @@ fn miniature_file() -> EngramTokenMap {
 
 #[test]
 fn the_miniature_map_follows_from_its_tokenizer() {
-    let tokenizer = Tokenizer::from_bytes(&read("models/deepseek-v41-mini/tokenizer.json"), 0).unwrap();
+    let tokenizer = Tokenizer::from_bytes(&read("models/deepseek-v41-mini/tokenizer.json"), 0, 4096).unwrap();
     let derived = EngramTokenMap::derive(&tokenizer);
     derived.check(4096, 3429).unwrap();
     let stored = miniature_file();
@@ -41,7 +41,7 @@ fn the_released_map_follows_from_the_released_tokenizer() {
         );
         return;
     };
-    let tokenizer = Tokenizer::from_bytes(&std::fs::read(path).unwrap(), 0).unwrap();
+    let tokenizer = Tokenizer::from_bytes(&std::fs::read(path).unwrap(), 0, 129_280).unwrap();
     let derived = EngramTokenMap::derive(&tokenizer);
     derived.check(129_280, 99_092).unwrap();
 
@@ -65,7 +65,7 @@ fn tokenizer_of(tokens: impl IntoIterator<Item = (&'static str, u32)>) -> Tokeni
         "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
         "model": { "type": "BPE", "vocab": vocab, "merges": [] }
     });
-    Tokenizer::from_bytes(file.to_string().as_bytes(), 0).unwrap()
+    Tokenizer::from_bytes(file.to_string().as_bytes(), 0, 4096).unwrap()
 }
 
 /// In the byte-level alphabet `Ġ` is a blank, `Ċ` a line end, `ĉ` a tab, and `Ã©` the two bytes of `é`.
@@ -102,6 +102,9 @@ fn a_wrong_file_is_refused_with_the_two_values() {
     assert!(message.contains("uses 3 distinct compressed ids, the largest of them 3, so at least 2"), "{message}");
     assert!(parse("[0, -1]").contains("engram_token_map.json cannot be read"));
     assert!(parse("{}").contains("engram_token_map.json cannot be read"));
+
+    let marked = EngramTokenMap::from_json(b"\xEF\xBB\xBF[0, 1, 0]").unwrap();
+    assert_eq!(marked.as_slice(), [0, 1, 0]);
 
     let map = miniature_file();
     let message = map.check(4097, 3429).unwrap_err().to_string();

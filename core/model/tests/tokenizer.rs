@@ -5,13 +5,15 @@ use std::sync::{Arc, LazyLock};
 
 use deepinfer_model::tokenizer::Tokenizer;
 use proptest::prelude::*;
+use serde_json::{Value, json};
 
 const BOS: u32 = 0;
 const EOS: u32 = 1;
 const VOCAB_SIZE: u32 = 4096;
 
-static TOKENIZER: LazyLock<Arc<Tokenizer>> =
-    LazyLock::new(|| Arc::new(Tokenizer::from_bytes(&read("models/deepseek-v41-mini/tokenizer.json"), BOS).unwrap()));
+static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
+    Arc::new(Tokenizer::from_bytes(&read("models/deepseek-v41-mini/tokenizer.json"), BOS, 4096).unwrap())
+});
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -118,14 +120,14 @@ fn truncation_and_padding_of_the_file_are_ignored() {
         "strategy": { "Fixed": 64 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 2, "pad_type_id": 0,
         "pad_token": "<｜▁pad▁｜>"
     });
-    let tokenizer = Tokenizer::from_bytes(file.to_string().as_bytes(), BOS).unwrap();
+    let tokenizer = Tokenizer::from_bytes(file.to_string().as_bytes(), BOS, 4096).unwrap();
     let text = "The cat sat on the mat and looked at the moon.";
     assert_eq!(tokenizer.encode_prompt(text).unwrap(), TOKENIZER.encode_prompt(text).unwrap());
 }
 
 #[test]
 fn unusable_files_are_refused() {
-    let error = |bytes: &[u8], bos| Tokenizer::from_bytes(bytes, bos).unwrap_err().to_string();
+    let error = |bytes: &[u8], bos| Tokenizer::from_bytes(bytes, bos, 4096).unwrap_err().to_string();
     let file = read("models/deepseek-v41-mini/tokenizer.json");
     assert!(error(&file[..file.len() / 2], BOS).contains("tokenizer.json cannot be read"));
     assert!(error(b"{}", BOS).contains("tokenizer.json cannot be read"));
@@ -143,6 +145,92 @@ fn unusable_files_are_refused() {
     bare["decoder"] = serde_json::Value::Null;
     let message = error(bare.to_string().as_bytes(), BOS);
     assert!(message.contains("has no decoder, expected a ByteLevel decoder"), "{message}");
+}
+
+fn miniature_document() -> Value {
+    serde_json::from_slice(&read("models/deepseek-v41-mini/tokenizer.json")).unwrap()
+}
+
+/// The miniature's tokenizer with something changed.
+fn changed(change: impl FnOnce(&mut Value)) -> Result<Tokenizer, String> {
+    let mut document = miniature_document();
+    change(&mut document);
+    Tokenizer::from_bytes(document.to_string().as_bytes(), BOS, 4096).map_err(|error| error.to_string())
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut Value), words: &[&str]) {
+    let message = changed(change).expect_err("was accepted");
+    for word in ["tokenizer.json"].iter().chain(words) {
+        assert!(message.contains(word), "`{word}` is not in: {message}");
+    }
+}
+
+/// Cut inside the decoder, this file makes the tokenizers library panic.
+#[test]
+fn a_file_cut_anywhere_is_refused_with_the_place() {
+    let text = serde_json::to_string_pretty(&miniature_document()).unwrap();
+    for cut in (0..text.len()).step_by(509).chain([text.find("\"decoder\"").unwrap() + 30]) {
+        let cut = text.floor_char_boundary(cut);
+        let error = Tokenizer::from_bytes(&text.as_bytes()[..cut], BOS, 4096).unwrap_err().to_string();
+        assert!(error.contains("tokenizer.json cannot be read") && error.contains(" at line "), "{cut}: {error}");
+    }
+}
+
+#[test]
+fn components_of_other_tokenizers_are_refused_by_name() {
+    let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    // The first four make the tokenizers library panic.
+    let empty = json!({"type": "Replace", "pattern": {"Regex": ""}, "content": "x"});
+    refused(|t| t["normalizer"] = empty.clone(), &["`normalizer` is Replace"]);
+    let precompiled = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
+    refused(|t| t["normalizer"]["normalizers"] = json!([precompiled]), &["`normalizer` is Precompiled"]);
+    let fixed = json!({"type": "FixedLength", "length": 0});
+    refused(|t| t["pre_tokenizer"]["pretokenizers"][0] = fixed, &["`pre_tokenizer` is FixedLength", "Split"]);
+    refused(
+        |t| t["model"]["continuing_subword_prefix"] = json!("##########"),
+        &["model.continuing_subword_prefix", "##########"],
+    );
+    refused(|t| t["model"]["end_of_word_suffix"] = json!("</w>"), &["model.end_of_word_suffix", "</w>"]);
+    refused(|t| t["model"]["unk_token"] = json!("nope"), &["model.unk_token", "nope"]);
+    refused(|t| t["model"]["byte_fallback"] = json!(true), &["model.byte_fallback", "true"]);
+    refused(|t| t["model"]["type"] = json!("WordPiece"), &["`model` is", "WordPiece", "BPE"]);
+    refused(|t| t["decoder"] = json!({"type": "WordPiece"}), &["has the decoder WordPiece"]);
+    refused(|t| t["pre_tokenizer"] = split("a"), &["without a ByteLevel step"]);
+    refused(|t| t["pre_tokenizer"] = split(""), &["empty pattern"]);
+    refused(|t| t["pre_tokenizer"] = json!(5), &["a component without a type"]);
+    refused(|t| t["model"] = Value::Null, &["no object `model`"]);
+    refused(|t| *t = json!([]), &["not a JSON object"]);
+    // Parts that have no influence on ids may be anything.
+    assert!(changed(|t| t["post_processor"] = json!({"type": "RobertaProcessing"})).is_ok());
+}
+
+/// With dropout, the same text has other ids in every run.
+#[test]
+fn dropout_is_refused() {
+    for rate in [json!(0.5), json!(5), json!("x")] {
+        refused(|t| t["model"]["dropout"] = rate.clone(), &["model.dropout", &rate.to_string()]);
+    }
+    for off in [Value::Null, json!(0), json!(0.0)] {
+        assert!(changed(|t| t["model"]["dropout"] = off.clone()).is_ok(), "{off}");
+    }
+}
+
+#[test]
+fn every_token_has_an_id_of_the_model_for_itself() {
+    for id in [json!(4096), json!(u32::MAX), json!(u64::MAX), json!(-1), json!(1.5), json!("7")] {
+        refused(|t| t["model"]["vocab"]["zz"] = id.clone(), &["\"zz\"", &id.to_string(), "below 4096", "vocab_size"]);
+    }
+    refused(|t| t["added_tokens"][3]["id"] = json!(4096), &["the id 4096", "below 4096"]);
+    refused(|t| t["model"]["vocab"]["zz"] = json!(300), &["the id 300 to two tokens", "\"zz\""]);
+    // A model with more ids than its tokenizer is served.
+    assert!(Tokenizer::from_bytes(&read("models/deepseek-v41-mini/tokenizer.json"), BOS, 5000).is_ok());
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_file() {
+    let marked = [b"\xEF\xBB\xBF", &read("models/deepseek-v41-mini/tokenizer.json")[..]].concat();
+    assert_eq!(Tokenizer::from_bytes(&marked, BOS, 4096).unwrap().vocab_size(), 4096);
 }
 
 proptest! {

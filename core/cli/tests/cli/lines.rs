@@ -115,7 +115,7 @@ fn unknown_fields_are_warned_of_once() {
 #[test]
 fn text_is_encoded_with_the_begin_token_and_decoded_whole() {
     let json = fs::read(repository("models/deepseek-v41-mini/tokenizer.json")).unwrap();
-    let tokenizer = Tokenizer::from_bytes(&json, 0).unwrap();
+    let tokenizer = Tokenizer::from_bytes(&json, 0, 4096).unwrap();
     let begin = tokenizer.spelling(0).unwrap();
     let text = "Once upon a time";
     let encoded = tokenizer.encode_prompt(text).unwrap();

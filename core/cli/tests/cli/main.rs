@@ -4,6 +4,7 @@
 //! `cargo build -p deepinfer-cpu-reference`.
 
 mod accelerators;
+mod broken_models;
 mod checkpoint;
 mod command;
 mod lines;

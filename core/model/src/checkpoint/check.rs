@@ -12,7 +12,8 @@ use crate::config::ModelConfig;
 /// Everything that a check found.
 #[derive(Debug)]
 pub struct CheckReport {
-    /// Tensors that are missing or of the wrong shape or element type, in layout order.
+    /// Tensors that are missing or of the wrong shape or element type, in layout order; then files beside the weights that
+    /// are refused.
     pub errors: Vec<CheckpointError>,
     /// Tensors that loading ignores.
     pub warnings: Vec<CheckpointWarning>,
@@ -79,15 +80,23 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::MissingTensor`], [`CheckpointError::WrongShape`] or [`CheckpointError::WrongDtype`].
     pub fn verify(&self, config: &ModelConfig) -> Result<Verified, CheckpointError> {
-        let report = self.check(config);
+        let report = self.check_tensors(config);
         match report.errors.into_iter().next() {
             Some(error) => Err(error),
             None => Ok(Verified { warnings: report.warnings }),
         }
     }
 
-    /// As [`Checkpoint::verify`], but goes on after an error and reports all of them.
+    /// As [`Checkpoint::verify`], but goes on after an error and reports all of them; also reads the tokenizer and the
+    /// Engram files as [`Checkpoint::tokenizer`] and [`Checkpoint::engram_hashing`] do.
     pub fn check(&self, config: &ModelConfig) -> CheckReport {
+        let mut report = self.check_tensors(config);
+        let side_files = self.tokenizer().and_then(|_| self.engram_hashing(config));
+        report.errors.extend(side_files.err());
+        report
+    }
+
+    fn check_tensors(&self, config: &ModelConfig) -> CheckReport {
         let specs = tensor_specs(config);
         let mut report = CheckReport { errors: Vec::new(), warnings: Vec::new(), tensors: 0, bytes: 0 };
         for spec in &specs {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::dtype::StoredDtype;
+use super::side_files::SideFileError;
 use crate::config::ConfigError;
 
 /// Why a checkpoint is refused. Messages name the file, the tensor, what was found and what was expected.
@@ -170,13 +171,25 @@ pub enum CheckpointError {
         expected: String,
     },
     /// A weight or scale is NaN or infinite.
-    #[error("tensor `{tensor}`: the {dtype} value at index {index} is not a finite number")]
+    #[error(
+        "{file}: tensor `{tensor}`: the {dtype} value at index {index} is NaN or infinite, expected a finite number"
+    )]
     NotFinite {
+        /// The file.
+        file: String,
         /// Tensor.
         tensor: String,
         /// Its element type.
         dtype: StoredDtype,
         /// Place of the value, in row-major order.
         index: usize,
+    },
+    /// A file beside the weights is refused.
+    #[error("{origin}: {source}")]
+    SideFile {
+        /// The checkpoint directory.
+        origin: String,
+        /// What is wrong, with the name of the file.
+        source: SideFileError,
     },
 }

@@ -126,10 +126,15 @@ struct Placement {
 impl Placement {
     fn has_the_bytes_of_its_shape(&self) -> Result<(), String> {
         let Self { dtype, shape, begin, end } = self;
-        let bits = shape.iter().try_fold(dtype.bits(), |bits, &size| bits.checked_mul(size));
-        let Some(bits) = bits.filter(|bits| bits % 8 == 0) else {
-            return Err(format!("{dtype} elements of shape {shape:?} do not make a whole number of bytes"));
+        // A dimension of 0 must not hide that the others are no sizes of a tensor: later products leave none out.
+        let sizes = shape.iter().map(|&size| size.max(1));
+        let Some(bits) = sizes.into_iter().try_fold(dtype.bits(), u64::checked_mul) else {
+            return Err(format!("its shape {shape:?} is larger than any file can hold"));
         };
+        let bits = if shape.contains(&0) { 0 } else { bits };
+        if bits % 8 != 0 {
+            return Err(format!("{dtype} elements of shape {shape:?} do not make a whole number of bytes"));
+        }
         match end.checked_sub(*begin) {
             Some(found) if found == bits / 8 => Ok(()),
             Some(found) => Err(format!(

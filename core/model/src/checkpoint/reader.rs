@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
@@ -12,6 +13,8 @@ use super::error::CheckpointError;
 use super::header::{Entry, read_header};
 use super::mapping::Bytes;
 use crate::config::ModelConfig;
+use crate::files::{self, without_byte_order_mark};
+use crate::tokenizer::Tokenizer;
 
 const CONFIG: &str = "config.json";
 const SINGLE_FILE: &str = "model.safetensors";
@@ -26,6 +29,8 @@ pub struct Checkpoint {
     tensors: HashMap<String, Location>,
     /// Tensors that an index exists for but does not list.
     unlisted: Vec<String>,
+    /// The tokenizer, once something has asked for it.
+    pub(super) read_tokenizer: OnceLock<Arc<Tokenizer>>,
 }
 
 /// A tensor as it is stored.
@@ -79,7 +84,14 @@ impl Checkpoint {
             Some(index) => index.shards(),
             None => vec![SINGLE_FILE.to_owned()],
         };
-        let mut checkpoint = Self { source, config, shards: Vec::new(), tensors: HashMap::new(), unlisted: Vec::new() };
+        let mut checkpoint = Self {
+            source,
+            config,
+            shards: Vec::new(),
+            tensors: HashMap::new(),
+            unlisted: Vec::new(),
+            read_tokenizer: OnceLock::new(),
+        };
         for name in names {
             checkpoint.add_shard(name, index.as_ref())?;
         }
@@ -152,7 +164,7 @@ impl Checkpoint {
     /// Content of a small file beside the weights, such as `tokenizer.json`; `None` if there is none of that name.
     ///
     /// # Errors
-    /// [`CheckpointError::Io`] when the file exists and cannot be read.
+    /// [`CheckpointError::Io`] when the file exists and cannot be read, or is not a regular file.
     pub fn file(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>, CheckpointError> {
         self.source.read(name)
     }
@@ -176,7 +188,7 @@ impl Checkpoint {
     }
 
     /// The file that holds the tensor `name`, for messages; `None` if no file does.
-    pub(super) fn file_of(&self, name: &str) -> Option<String> {
+    pub(crate) fn file_of(&self, name: &str) -> Option<String> {
         let location = self.tensors.get(name)?;
         Some(self.source.display(&self.shards[location.shard].name))
     }
@@ -247,13 +259,10 @@ impl Source {
     }
 }
 
-/// Opens a file in some way; an absent file is `None`.
+/// Opens a regular file in some way; an absent file is `None`.
 fn present<T>(path: PathBuf, open: impl FnOnce(&Path) -> io::Result<T>) -> Result<Option<T>, CheckpointError> {
-    match open(&path) {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(CheckpointError::Io { path, source }),
-    }
+    let opened = files::is_there(&path).and_then(|there| there.then(|| open(&path)).transpose());
+    opened.map_err(|source| CheckpointError::Io { path, source })
 }
 
 /// `model.safetensors.index.json`: the shard of each tensor.
@@ -264,7 +273,8 @@ struct Index {
 impl Index {
     fn parse(file: &str, json: &[u8]) -> Result<Self, CheckpointError> {
         let bad = |reason: String| CheckpointError::BadIndex { file: file.to_owned(), reason };
-        let value: Value = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
+        let value: Value =
+            serde_json::from_slice(without_byte_order_mark(json)).map_err(|error| bad(error.to_string()))?;
         let map = value.get("weight_map").and_then(Value::as_object);
         let map = map.ok_or_else(|| bad("the object `weight_map` is missing".to_owned()))?;
         let mut shard_of = BTreeMap::new();

@@ -5,30 +5,40 @@
 
 use super::dtype::StoredDtype;
 use super::error::CheckpointError;
+use super::reader::Checkpoint;
 
-/// Refuses a tensor that holds NaN or infinity.
-///
-/// # Errors
-/// [`CheckpointError::NotFinite`] with the place of the first such value.
-pub fn reject_non_finite(name: &str, dtype: StoredDtype, bytes: &[u8]) -> Result<(), CheckpointError> {
+impl Checkpoint {
+    /// Refuses the tensor `name` if it holds NaN or infinity. Reads all of it.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotFinite`] with the place of the first such value.
+    pub fn reject_non_finite(&self, name: &str) -> Result<(), CheckpointError> {
+        let Some(stored) = self.get(name) else { return Ok(()) };
+        let Some(index) = first_non_finite(stored.dtype, stored.bytes) else { return Ok(()) };
+        let file = self.file_of(name).unwrap_or_default();
+        Err(CheckpointError::NotFinite { file, tensor: name.to_owned(), dtype: stored.dtype, index })
+    }
+}
+
+/// Place of the first value that is NaN or infinite.
+fn first_non_finite(dtype: StoredDtype, bytes: &[u8]) -> Option<usize> {
     let (size, is_bad): (usize, fn(&[u8]) -> bool) = match dtype {
         StoredDtype::F8E8M0 => (1, |b| b[0] == 0xFF),
         StoredDtype::F8E4M3 => (1, |b| b[0] & 0x7F == 0x7F),
         StoredDtype::Bf16 => (2, |b| b[1] & 0x7F == 0x7F && b[0] & 0x80 == 0x80),
         StoredDtype::F32 => (4, |b| b[3] & 0x7F == 0x7F && b[2] & 0x80 == 0x80),
         // Every FP4 code is a number.
-        StoredDtype::I8 | StoredDtype::Other(_) => return Ok(()),
+        StoredDtype::I8 | StoredDtype::Other(_) => return None,
     };
     // Blocks without an early exit are what the compiler turns into vector code; the place is looked for only then.
     const BLOCK: usize = 4096;
     for (block, values) in bytes.chunks(BLOCK).enumerate() {
         if values.chunks_exact(size).fold(false, |bad, value| bad | is_bad(value)) {
             let within = values.chunks_exact(size).position(is_bad).unwrap_or(0);
-            let index = block * BLOCK / size + within;
-            return Err(CheckpointError::NotFinite { tensor: name.to_owned(), dtype, index });
+            return Some(block * BLOCK / size + within);
         }
     }
-    Ok(())
+    None
 }
 
 #[cfg(test)]
@@ -42,12 +52,11 @@ mod tests {
             let mut bytes = vec![0; 10_000 * size];
             for value in good {
                 bytes[place * size..][..size].copy_from_slice(value);
-                assert!(reject_non_finite("w", dtype, &bytes).is_ok(), "{dtype} {value:?}");
+                assert_eq!(first_non_finite(dtype, &bytes), None, "{dtype} {value:?}");
             }
             for value in bad {
                 bytes[place * size..][..size].copy_from_slice(value);
-                let error = reject_non_finite("w", dtype, &bytes).unwrap_err();
-                assert!(matches!(error, CheckpointError::NotFinite { index, .. } if index == place), "{error}");
+                assert_eq!(first_non_finite(dtype, &bytes), Some(place), "{dtype} {value:?}");
             }
         }
     }
@@ -58,6 +67,6 @@ mod tests {
         check(StoredDtype::F8E4M3, &[&[0x7E], &[0xFE]], &[&[0x7F], &[0xFF]]);
         check(StoredDtype::Bf16, &[&[0x7F, 0x7F], &[0xFF, 0x00]], &[&[0x80, 0x7F], &[0xC0, 0xFF]]);
         check(StoredDtype::F32, &[&[0xFF, 0xFF, 0x7F, 0x7F]], &[&[0, 0, 0x80, 0x7F], &[1, 0, 0xC0, 0xFF]]);
-        assert!(reject_non_finite("w", StoredDtype::I8, &[0xFF; 64]).is_ok());
+        assert_eq!(first_non_finite(StoredDtype::I8, &[0xFF; 64]), None);
     }
 }

@@ -2,17 +2,21 @@
 
 use serde_json::{Map, Value};
 
+use super::validate::{MAX_LAYERS, MAX_STAGES};
 use super::{ConfigError, ModelConfig, RopeScaling, ScoringFunc, VisionConfig, WEIGHT_GROUP};
+use crate::files::without_byte_order_mark;
 
 pub(super) fn parse(bytes: &[u8], origin: &str) -> Result<ModelConfig, ConfigError> {
     let not_json = |reason: String| ConfigError::Json { origin: origin.to_owned(), reason };
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| not_json(error.to_string()))?;
+    let value: Value =
+        serde_json::from_slice(without_byte_order_mark(bytes)).map_err(|error| not_json(error.to_string()))?;
     let Value::Object(top) = &value else {
         return Err(not_json(format!("the text is {}, not an object", shown(&value))));
     };
     let root = Keys { origin, scopes: vec![("", top)] };
     let text = root.nested("text_config")?;
     let quantization = root.nested("quantization_config")?;
+    refuse_other_models(&root)?;
     refuse_other_variants(&text, &quantization)?;
 
     let scoring_func = scoring_func(&text)?;
@@ -22,7 +26,7 @@ pub(super) fn parse(bytes: &[u8], origin: &str) -> Result<ModelConfig, ConfigErr
     let mut compress_ratios = text.sizes("compress_ratios")?;
     // Some copies of the released file list the backbone layers only; draft stages always read their window alone.
     let listed = compress_ratios.len();
-    compress_ratios.resize(listed.max(layers.saturating_add(stages).min(super::validate::MAX_LAYERS)), 0);
+    compress_ratios.resize(listed.max(layers.saturating_add(stages).min(MAX_LAYERS + MAX_STAGES)), 0);
 
     let n_routed_experts = text.required_size("n_routed_experts")?;
     let num_experts_per_tok = text.required_size("num_experts_per_tok")?;
@@ -89,6 +93,32 @@ pub(super) fn parse(bytes: &[u8], origin: &str) -> Result<ModelConfig, ConfigErr
         use_fp4_sparse_kv: text.bool_or("use_fp4_sparse_kv", true)?,
         vision: vision(&root)?,
     })
+}
+
+/// Refuses the configuration of another model family, and token ids that the two layers of the file state differently:
+/// programs that read only one of them would disagree about the model.
+fn refuse_other_models(root: &Keys<'_>) -> Result<(), ConfigError> {
+    const FAMILY: &str = "deepseek_v41";
+    const TEXT_FAMILY: &str = "deepseek_v41_text";
+    if root.find("text_config").is_none() {
+        return root.only("model_type", &[FAMILY, TEXT_FAMILY]);
+    }
+    root.only("model_type", &[FAMILY])?;
+    let text = root.inside("text_config")?;
+    text.only("model_type", &[TEXT_FAMILY])?;
+    for key in ["bos_token_id", "eos_token_id", "pad_token_id", "image_token_id"] {
+        if let (Some(outer), Some(inner)) = (root.token(key)?, text.token(key)?)
+            && outer != inner
+        {
+            return Err(ConfigError::Invalid {
+                origin: root.origin.to_owned(),
+                key: format!("text_config.{key}"),
+                found: inner.to_string(),
+                expected: format!("the top level gives `{key}` as {outer}; the two must be equal"),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Refuses values that select an architecture or a storage format other than the one implemented. Keys that this engine
@@ -242,9 +272,12 @@ impl<'a> Keys<'a> {
         Ok(list.unwrap_or_default())
     }
 
+    fn token(&self, key: &str) -> Result<Option<u32>, ConfigError> {
+        self.typed(key, "one token id", |value| u32::try_from(whole(value)?).ok())
+    }
+
     fn token_or(&self, key: &str, default: u32) -> Result<u32, ConfigError> {
-        let token = self.typed(key, "one token id", |value| u32::try_from(whole(value)?).ok())?;
-        Ok(token.unwrap_or(default))
+        Ok(self.token(key)?.unwrap_or(default))
     }
 
     fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {

@@ -8,8 +8,10 @@ use std::ops::RangeInclusive;
 
 use super::{ConfigError, ModelConfig, VisionConfig, WEIGHT_GROUP};
 
-/// Most backbone layers and draft stages together.
+/// Most backbone layers, and most layers of the vision tower.
 pub(super) const MAX_LAYERS: usize = 512;
+/// Most draft stages.
+pub(super) const MAX_STAGES: usize = 64;
 
 const MAX_WIDTH: usize = 1 << 18;
 const MAX_EXPERTS: usize = 4096;
@@ -18,6 +20,8 @@ const MAX_EXPERTS_IN_ALL: usize = 1 << 17;
 const MAX_VOCABULARY: usize = 1 << 24;
 const MAX_ENGRAM_ROWS: usize = 1 << 36;
 const MAX_CONTEXT: usize = 1 << 30;
+/// Widest window and candidate block. Each row of a step lists this many entries.
+const MAX_WINDOW: usize = 1 << 16;
 
 pub(super) fn validate(config: &ModelConfig, origin: &str) -> Result<(), ConfigError> {
     let rules = Rules { origin };
@@ -79,11 +83,7 @@ impl Rules<'_> {
 
 fn text_sizes(config: &ModelConfig, rules: &Rules<'_>) -> Result<(), ConfigError> {
     rules.range("num_hidden_layers", config.num_hidden_layers, 1..=MAX_LAYERS)?;
-    rules.range(
-        "num_nextn_predict_layers",
-        config.num_nextn_predict_layers,
-        0..=MAX_LAYERS - config.num_hidden_layers,
-    )?;
+    rules.range("num_nextn_predict_layers", config.num_nextn_predict_layers, 0..=MAX_STAGES)?;
     rules.range("vocab_size", config.vocab_size, 1..=MAX_VOCABULARY)?;
     rules.range("hidden_size", config.hidden_size, 1..=MAX_WIDTH)?;
     rules.range("num_attention_heads", config.num_attention_heads, 1..=1024)?;
@@ -91,7 +91,7 @@ fn text_sizes(config: &ModelConfig, rules: &Rules<'_>) -> Result<(), ConfigError
     rules.range("q_lora_rank", config.q_lora_rank, 1..=MAX_WIDTH)?;
     rules.range("o_lora_rank", config.o_lora_rank, 1..=MAX_WIDTH)?;
     rules.range("o_groups", config.o_groups, 1..=config.num_attention_heads)?;
-    rules.range("sliding_window", config.sliding_window, 1..=MAX_CONTEXT)?;
+    rules.range("sliding_window", config.sliding_window, 1..=MAX_WINDOW)?;
     rules.range("max_position_embeddings", config.max_position_embeddings, 1..=MAX_CONTEXT)?;
     rules.range("hc_mult", config.hc_mult, 1..=8)?;
     rules.range("hc_sinkhorn_iters", config.hc_sinkhorn_iters, 1..=1000)?;
@@ -220,7 +220,7 @@ fn indexer(config: &ModelConfig, rules: &Rules<'_>) -> Result<(), ConfigError> {
             format!("it must be one of the index sources {:?}", config.index_source_layer_ids)
         })?;
         rules.range("candidate_topk_blocks", config.candidate_topk_blocks, 1..=MAX_CONTEXT)?;
-        rules.range("candidate_block_size", config.candidate_block_size, 1..=MAX_CONTEXT)?;
+        rules.range("candidate_block_size", config.candidate_block_size, 1..=MAX_WINDOW)?;
     }
     Ok(())
 }

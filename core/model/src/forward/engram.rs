@@ -7,11 +7,8 @@ use deepinfer_ops::traits::EngramOps;
 use deepinfer_ops::{Device, Format, OpError, Tensor};
 
 use super::Run;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, EngramHashing};
 use crate::config::ModelConfig;
-use crate::engram_constants::{EngramConstants, EngramParams};
-use crate::engram_token_map::EngramTokenMap;
-use crate::tokenizer::Tokenizer;
 use crate::weights::{EngramWeights, LoadError};
 
 /// The hash of the n-grams, on the device.
@@ -24,59 +21,15 @@ pub(super) struct EngramTables {
 }
 
 impl EngramTables {
-    /// Takes the token map and the constants from the checkpoint, or derives what is not there; `None` without Engram
-    /// layers.
+    /// Takes the token map and the constants from the checkpoint; `None` without Engram layers.
     pub(super) fn load(
         device: &Rc<dyn Device>,
         checkpoint: &Checkpoint,
         config: &ModelConfig,
     ) -> Result<Option<Self>, LoadError> {
-        if config.engram_layer_ids.is_empty() {
+        let Some(EngramHashing { token_map, constants }) = checkpoint.engram_hashing(config)? else {
             return Ok(None);
-        }
-        let origin = checkpoint.origin();
-        let wrong = |file: &str, e: &dyn std::fmt::Display| LoadError::Engram(format!("{origin}, {file}: {e}"));
-
-        let map = match checkpoint.file("engram_token_map.json")? {
-            Some(bytes) => EngramTokenMap::from_json(&bytes).map_err(|e| wrong("engram_token_map.json", &e))?,
-            None => match checkpoint.file("tokenizer.json")? {
-                Some(bytes) => {
-                    let tokenizer =
-                        Tokenizer::from_bytes(&bytes, config.bos_token_id).map_err(|e| wrong("tokenizer.json", &e))?;
-                    EngramTokenMap::derive(&tokenizer)
-                }
-                None => {
-                    let problem =
-                        "holds neither engram_token_map.json nor tokenizer.json; Engram layers need one of them";
-                    return Err(LoadError::Engram(format!("{origin} {problem}")));
-                }
-            },
         };
-        map.check(config.vocab_size, config.engram_compressed_vocab_size).map_err(|e| wrong("Engram token map", &e))?;
-
-        let derived = EngramConstants::derive(&EngramParams {
-            layer_ids: config.engram_layer_ids.clone(),
-            max_ngram_size: config.engram_max_ngram_size,
-            vocab_size: config.engram_vocab_size,
-            n_heads: config.engram_n_heads,
-            compressed_vocab_size: config.engram_compressed_vocab_size,
-            pad_compressed_id: map.get(config.engram_pad_token_id).unwrap_or(0),
-        })
-        .map_err(|e| wrong("config.json", &e))?;
-        if let Some(bytes) = checkpoint.file("engram_constants.json")? {
-            let stored = EngramConstants::from_json(&bytes).map_err(|e| wrong("engram_constants.json", &e))?;
-            stored.check_against(&derived).map_err(|e| wrong("engram_constants.json", &e))?;
-        }
-        for ((&rows, addressed), layer) in
-            config.engram_num_embeddings.iter().zip(derived.table_rows()).zip(&config.engram_layer_ids)
-        {
-            if (rows as i64) < addressed {
-                return Err(LoadError::Engram(format!(
-                    "{origin}: the table of layer {layer} has {rows} rows, but its hashes address {addressed}"
-                )));
-            }
-        }
-
         let upload = |what: &str, format: Format, shape: &[usize], bytes: Vec<u8>| {
             let copy = || {
                 let tensor = Tensor::plain(&device.allocate(bytes.len())?, 0, format, shape);
@@ -87,28 +40,28 @@ impl EngramTables {
         };
         let longs = |values: &mut dyn Iterator<Item = i64>| values.flat_map(i64::to_le_bytes).collect::<Vec<u8>>();
         let (layers, columns) = (config.engram_layer_ids.len(), config.engram_columns());
-        let ids: Vec<u8> = map.as_slice().iter().flat_map(|&id| (id as i32).to_le_bytes()).collect();
+        let ids: Vec<u8> = token_map.as_slice().iter().flat_map(|&id| (id as i32).to_le_bytes()).collect();
         Ok(Some(Self {
-            token_map: upload("Engram token map", Format::I32, &[map.as_slice().len()], ids)?,
+            token_map: upload("Engram token map", Format::I32, &[token_map.as_slice().len()], ids)?,
             multipliers: upload(
                 "Engram multipliers",
                 Format::I64,
                 &[layers, config.engram_max_ngram_size],
-                longs(&mut derived.multipliers.iter().flatten().copied()),
+                longs(&mut constants.multipliers.iter().flatten().copied()),
             )?,
             primes: upload(
                 "Engram primes",
                 Format::I64,
                 &[layers, columns],
-                longs(&mut derived.primes.iter().flatten().flatten().copied()),
+                longs(&mut constants.primes.iter().flatten().flatten().copied()),
             )?,
             offsets: upload(
                 "Engram offsets",
                 Format::I64,
                 &[layers, columns],
-                longs(&mut derived.offsets.iter().flatten().copied()),
+                longs(&mut constants.offsets.iter().flatten().copied()),
             )?,
-            pad: derived.pad as i32,
+            pad: constants.pad as i32,
         }))
     }
 }

@@ -87,7 +87,8 @@ impl Run<'_> {
 
         // Later index sources score only inside the blocks that the candidate source kept.
         let candidates = selections.candidates.as_ref().filter(|_| config.selects_among_candidates(layer));
-        let block = config.candidate_block_size;
+        // A single block needs no more columns than there are entries.
+        let block = config.candidate_block_size.min(step.entries);
         let columns = candidates.map_or(step.entries, |blocks| blocks.dim(1) * block);
         let scores = self.arena.tensor(Format::F32, &[self.step.rows, columns])?;
         self.device.index_scores(&IndexScores {
