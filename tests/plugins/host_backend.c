@@ -1,6 +1,7 @@
 /* A complete small backend in C, for tests of the loader: two devices in host memory, `gather` called directly and `rstd`
  * through `supports` and `plan`. Built several times with different switches:
  *   NAME     name of the backend
+ *   DEVICES  how many devices it claims to have
  *   OLDER    tables end before their optional fields; junk lies where a newer core would look
  *   NEWER    tables and entries are longer than this core knows
  *   BREAK_*  one rule is broken
@@ -12,6 +13,9 @@
 
 #ifndef NAME
 #define NAME "c-host"
+#endif
+#ifndef DEVICES
+#define DEVICES 2
 #endif
 #define TEXT(s) {(const uint8_t *)(s), sizeof(s) - 1}
 
@@ -59,7 +63,7 @@ static DiError *device_count(DiBackend *b, uint32_t *out) {
   (void)out;
   return fail(DI_E_UNSUPPORTED, 0, "the cable is not plugged in");
 #else
-  *out = 2;
+  *out = DEVICES;
   return NULL;
 #endif
 }

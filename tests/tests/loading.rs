@@ -93,6 +93,34 @@ fn files_that_are_no_plugins_say_so() {
 }
 
 #[test]
+fn files_that_are_cut_off_say_so() {
+    let folder = folder();
+    let Some(whole) = plugin(folder.path(), "host_backend.c", "whole.so", &[]) else { return };
+    let bytes = std::fs::read(&whole).unwrap();
+    // In the table of sections, in a segment, in the program headers, in the header.
+    for length in [bytes.len() - 1, bytes.len() / 2, 4096, 100, 20] {
+        let path = folder.path().join(format!("cut_to_{length}.so"));
+        std::fs::write(&path, &bytes[..length]).unwrap();
+        assert_contains(&refusal(&path), &["the file is cut off: ", &format!("but the file has {length} bytes")]);
+    }
+    gather_works(load(&whole, "").unwrap());
+}
+
+#[test]
+fn only_shared_objects_of_this_machine_are_loaded() {
+    let folder = folder();
+    let Some(whole) = plugin(folder.path(), "host_backend.c", "whole.so", &[]) else { return };
+    let bytes = std::fs::read(&whole).unwrap();
+    for (at, byte, part) in [(4, 1, "64-bit little-endian"), (16, 1, "type 1"), (18, 2, "machine 2")] {
+        let path = folder.path().join(format!("changed_at_{at}.so"));
+        let mut changed = bytes.clone();
+        changed[at] = byte;
+        std::fs::write(&path, changed).unwrap();
+        assert_contains(&refusal(&path), &["cannot be loaded as a shared library", part]);
+    }
+}
+
+#[test]
 fn another_version_of_the_abi_names_both_versions() {
     let folder = folder();
     let Some(polite) = plugin(folder.path(), "major9.c", "polite.so", &[]) else { return };
@@ -131,6 +159,8 @@ fn malformed_tables_are_refused_one_by_one_and_a_good_backend_still_loads() {
         ("BREAK_SHORT_RUNTIME", &["the runtime table lacks copy, fill"]),
         ("BREAK_NO_RUN", &["op entry 0 of 4", "(gather)", "no run function"]),
         ("BREAK_NAME", &["its name is not UTF-8"]),
+        ("NAME=\"\"", &["its name \"\" cannot be selected: it is empty"]),
+        ("NAME=\"a\\tb\"", &["its name \"a\\tb\" cannot be selected", "control character"]),
     ] {
         let define = format!("-D{switch}");
         let Some(path) = plugin(folder.path(), "host_backend.c", &format!("{switch}.so"), &[&define]) else { return };

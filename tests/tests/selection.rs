@@ -103,11 +103,67 @@ fn options_reach_the_plugin_that_is_named_and_no_other() {
     let runtime = runtime(folder.path());
     let error = select(&runtime, "c-options?speed=high").unwrap_err().to_string();
     assert_contains(&error, &["c-options refused to start: the only option is mode"]);
-    // The others were loaded without the options, which they would have refused, too.
+    // One sentence: the others are not what was meant. They were loaded without the options, which they would have refused.
+    assert_eq!(error.lines().count(), 1, "{error}");
+    let error = select(&runtime, "tpu?speed=high").unwrap_err().to_string();
     assert_contains(&error, &["libdeepinfer_dark.so: this is the backend dark"]);
 
     let Some(again) = self::folder("c-moded") else { return };
     assert_eq!(select(&self::runtime(again.path()), "c-moded?mode=sim").unwrap().0, "c-moded");
+}
+
+#[test]
+fn options_that_a_backend_refuses_are_one_sentence() {
+    // In this process the backend runs already, with the options of other tests; so this asks a copy of the file.
+    let runtime = Runtime::new(SearchPath::from_environment());
+    let is_reference = |path: &PathBuf| path.ends_with("libdeepinfer_cpu_reference.so");
+    let built = runtime.search().candidates().into_iter().find(is_reference).unwrap();
+    for (options, reason) in [
+        ("threads=0", "threads is \"0\", but must be a number from 1 to 1024"),
+        ("x=y", "option \"x=y\" is unknown; there is threads=N"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(&built, folder.path().join("libdeepinfer_cpu_reference.so")).unwrap();
+        std::fs::write(folder.path().join("libdeepinfer_broken.so"), "text\n").unwrap();
+        let error = select(&self::runtime(folder.path()), &format!("cpu?{options}")).unwrap_err();
+        assert!(matches!(error, SelectError::Refused { .. }), "{error:?}");
+        let error = error.to_string();
+        assert_contains(&error, &["the accelerator backend \"cpu\" cannot be used", "refused to start", reason]);
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn absurd_counts_of_devices_are_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "libdeepinfer_c_many.so";
+    let Some(_) = plugin(folder.path(), "host_backend.c", file, &["-DNAME=\"c-many\"", "-DDEVICES=0xFFFFFFFFu"]) else {
+        return;
+    };
+    let runtime = runtime(folder.path());
+    let sentence = "the plugin reports 4294967295 devices, but at most 4096 are believed";
+    assert_contains(&select(&runtime, "c-many").unwrap_err().to_string(), &[file, "c-many has no device", sentence]);
+    let report = runtime.report(&Selection::default());
+    let BackendState::Loaded { no_device, devices, .. } = &report[0].state else { panic!("{report:?}") };
+    assert_eq!((no_device.as_deref(), devices.len()), (Some(sentence), 0));
+}
+
+#[test]
+fn a_report_is_json_whatever_the_paths_and_prints_no_control_characters() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"n\xFF"));
+    std::fs::create_dir(&odd).unwrap();
+    std::fs::write(odd.join("lib\x1b[31m\ndeepinfer_x.so"), "text\n").unwrap();
+    let runtime = runtime(&odd);
+    let report = runtime.report(&Selection::default());
+    let json = serde_json::to_value(&report).unwrap();
+    assert!(json[0]["path"].as_str().unwrap().ends_with("/n\u{FFFD}/lib\x1b[31m\ndeepinfer_x.so"), "{json}");
+    let text = report[0].to_string();
+    assert_contains(&text, &["lib\\u{1b}[31m\\ndeepinfer_x.so"]);
+    assert_eq!((text.contains('\x1b'), text.lines().count()), (false, 1), "{text:?}");
+    let error = select(&runtime, "tpu").unwrap_err().to_string();
+    assert_eq!((error.contains('\x1b'), error.lines().count()), (false, 2), "{error:?}");
 }
 
 #[test]

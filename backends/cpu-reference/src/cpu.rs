@@ -1,15 +1,20 @@
 //! The backend: one device, the host's processor, whose streams have done their work when a call returns.
 
+use std::error::Error;
 use std::ffi::c_void;
 use std::fs;
+use std::num::NonZeroUsize;
 
 use deepinfer_plugin_api::abi::{DI_COPY_D2D, DI_DEVICE_CPU, DI_SPACE_HOST_PINNED};
 use deepinfer_plugin_api::sdk::{Backend, DeviceInfo, Fault, HostMemory};
 
 use crate::memory;
 
-/// The host's processor as a device. Option `threads=N` sets the number of threads that kernels use; without it there
-/// is one per logical processor.
+/// Most threads; a machine with more processors uses as many of them.
+const MOST_THREADS: usize = 1024;
+
+/// The host's processor as a device. Option `threads=N` sets the number of threads that kernels use; without it the
+/// variable `RAYON_NUM_THREADS` does, and without that there is one per logical processor, at most 1024.
 pub struct CpuReference;
 
 /// The opened device.
@@ -24,8 +29,13 @@ impl Backend for CpuReference {
     type Event = ();
 
     fn start(options: &str) -> Result<Self, Fault> {
-        if let Some(threads) = parse_options(options)? {
-            start_threads(threads)?;
+        match parse_options(options)? {
+            Some(threads) => start_threads(threads, true)?,
+            None => {
+                let variable = std::env::var("RAYON_NUM_THREADS").ok();
+                let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+                start_threads(default_threads(variable.as_deref(), processors), false)?;
+            }
         }
         Ok(CpuReference)
     }
@@ -125,10 +135,10 @@ fn parse_options(options: &str) -> Result<Option<usize>, Fault> {
     for option in options.split('&').filter(|o| !o.is_empty()) {
         match option.split_once('=') {
             Some(("threads", value)) => match value.parse() {
-                Ok(count @ 1..=1024) => threads = Some(count),
+                Ok(count @ 1..=MOST_THREADS) => threads = Some(count),
                 _ => {
                     return Err(Fault::invalid(format!(
-                        "cpu: threads is {value:?}, but must be a number from 1 to 1024"
+                        "cpu: threads is {value:?}, but must be a number from 1 to {MOST_THREADS}"
                     )));
                 }
             },
@@ -138,19 +148,38 @@ fn parse_options(options: &str) -> Result<Option<usize>, Fault> {
     Ok(threads)
 }
 
-/// Sizes the thread pool that all kernels of this library share.
-fn start_threads(threads: usize) -> Result<(), Fault> {
+/// Threads that nobody asked for by the option. The variable is the thread pool's own, which would take any number, and
+/// takes what is none for absent.
+fn default_threads(variable: Option<&str>, processors: usize) -> usize {
+    let asked = variable.and_then(|text| text.parse().ok()).filter(|&threads: &usize| threads > 0);
+    asked.unwrap_or(processors).min(MOST_THREADS)
+}
+
+/// Starts the thread pool that all kernels of this library share; one that already runs must have as many threads if they
+/// `must_match`.
+fn start_threads(threads: usize, must_match: bool) -> Result<(), Fault> {
     let built = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|index| format!("deepinfer-cpu-{index}"))
         .build_global();
+    let Err(error) = built else { return Ok(()) };
+    if let Some(refusal) = refused_threads(threads, &error) {
+        return Err(refusal);
+    }
     let running = rayon::current_num_threads();
-    if built.is_err() && running != threads {
+    if must_match && running != threads {
         return Err(Fault::invalid(format!(
             "cpu: threads={threads} was asked for, but the thread pool of this process already runs {running}"
         )));
     }
     Ok(())
+}
+
+/// The system's refusal to start threads, if that is what the error is. Then there is no pool, nor will there be one: it
+/// must not be asked how many threads it has.
+fn refused_threads(threads: usize, error: &rayon::ThreadPoolBuildError) -> Option<Fault> {
+    let reason = error.source()?;
+    Some(Fault::invalid(format!("cpu: the system does not start {threads} threads: {reason}; set threads=N to fewer")))
 }
 
 fn check_space(space: u32) -> Result<(), Fault> {
@@ -195,6 +224,27 @@ mod tests {
         for (options, sentence) in refusals {
             assert_eq!(parse_options(options).unwrap_err().message, sentence);
         }
+    }
+
+    #[test]
+    fn threads_that_nobody_asked_for_are_bounded() {
+        assert_eq!(default_threads(None, 6), 6);
+        assert_eq!(default_threads(None, 5000), 1024);
+        assert_eq!(default_threads(Some("3"), 6), 3);
+        for (variable, threads) in [("100000", 1024), ("1024", 1024), ("0", 6), ("-1", 6), ("", 6), ("many", 6)] {
+            assert_eq!(default_threads(Some(variable), 6), threads, "{variable:?}");
+        }
+    }
+
+    #[test]
+    fn a_system_without_threads_is_a_refusal() {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(7)
+            .spawn_handler(|_| Err(std::io::Error::other("no more of them")))
+            .build();
+        let refusal = refused_threads(7, &pool.err().unwrap()).unwrap();
+        let sentence = "cpu: the system does not start 7 threads: no more of them; set threads=N to fewer";
+        assert_eq!(refusal.message, sentence);
     }
 
     #[test]

@@ -6,12 +6,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use deepinfer_plugin_api::abi::{
-    DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY, DiBackend, DiDeviceInfo, DiOpEntry,
-    DiRuntimeApi,
+    DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_INTERNAL, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY, DiBackend, DiDeviceInfo,
+    DiOpEntry, DiRuntimeApi,
 };
 use serde::Serialize;
 
 use crate::raw::{blank, read_text_lossy, take_error};
+
+/// More devices than a machine has: a plugin that reports more has counted wrongly, and each would be asked what it is.
+const MOST_DEVICES: u32 = 4096;
 
 /// A plugin after the handshake. It stays loaded as long as the process.
 pub struct LoadedBackend {
@@ -174,11 +177,21 @@ impl LoadedBackend {
     /// Number of devices; opens none.
     ///
     /// # Errors
-    /// The plugin's reason why there is none: no driver, for example.
+    /// The plugin's reason why there is none: no driver, for example. Or it reports more than 4096 devices.
     pub fn device_count(&self) -> Result<u32, PluginError> {
         let mut count = 0;
         // SAFETY: `raw` is the plugin's and `count` is writable.
-        unsafe { take_error(call!(self, device_count, &raw mut count)) }.map_or(Ok(count), Err)
+        match unsafe { take_error(call!(self, device_count, &raw mut count)) } {
+            Some(error) => Err(error),
+            None if count > MOST_DEVICES => Err(PluginError {
+                code: DI_E_INTERNAL,
+                flags: 0,
+                vendor_code: 0,
+                message: format!("the plugin reports {count} devices, but at most {MOST_DEVICES} are believed"),
+                origin: String::new(),
+            }),
+            None => Ok(count),
+        }
     }
 
     /// Describes every device; opens none.

@@ -12,6 +12,8 @@ pub(crate) const PATH_VARIABLE: &str = "DEEPINFER_PLUGIN_PATH";
 #[derive(Clone, Debug, Default)]
 pub struct SearchPath {
     directories: Vec<PathBuf>,
+    /// How many of the first directories the user named in the variable.
+    of_variable: usize,
     /// How many of the last directories belong to one build: of files with the same name there, only the first counts.
     of_one_build: usize,
 }
@@ -19,7 +21,7 @@ pub struct SearchPath {
 impl SearchPath {
     /// Exactly these directories.
     pub fn of(directories: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self { directories: directories.into_iter().collect(), of_one_build: 0 }
+        Self { directories: directories.into_iter().collect(), of_variable: 0, of_one_build: 0 }
     }
 
     /// `DEEPINFER_PLUGIN_PATH`, then the `deps` folder beside the executable and the executable's own folder. For an
@@ -27,12 +29,18 @@ impl SearchPath {
     /// as its own.
     ///
     /// The variable is ignored in a process with raised privileges, and so are entries of it that are not absolute:
-    /// they would mean something else in every working directory.
+    /// they would mean something else in every working directory. Entries that cannot be read are warned of.
     pub fn from_environment() -> Self {
         let mut directories = Vec::new();
         if let Some(list) = std::env::var_os(PATH_VARIABLE).filter(|_| !privileges_are_raised()) {
             directories.extend(absolute_entries(&list));
         }
+        for directory in &directories {
+            if let Err(e) = std::fs::read_dir(directory) {
+                tracing::warn!("{PATH_VARIABLE}: {} is not searched: {e}", directory.display());
+            }
+        }
+        let of_variable = directories.len();
         let beside = match std::env::current_exe() {
             Ok(executable) => executable.parent().map(beside).unwrap_or_default(),
             Err(e) => {
@@ -42,12 +50,17 @@ impl SearchPath {
         };
         let of_one_build = beside.len();
         directories.extend(beside);
-        Self { directories, of_one_build }
+        Self { directories, of_variable, of_one_build }
     }
 
     /// The directories.
     pub fn directories(&self) -> &[PathBuf] {
         &self.directories
+    }
+
+    /// Whether the user named the directory of a candidate, rather than finding it there.
+    pub(crate) fn is_of_variable(&self, candidate: &Path) -> bool {
+        self.directories[..self.of_variable].iter().any(|directory| candidate.parent() == Some(directory))
     }
 
     /// Files that look like plugins by their name, each file once, in the order of the directories, then of names.
@@ -164,8 +177,9 @@ mod tests {
         std::fs::hard_link(&paths[0], &link).unwrap();
 
         assert_eq!(SearchPath::of(directories.clone()).candidates(), paths);
-        let search = SearchPath { directories, of_one_build: 2 };
+        let search = SearchPath { directories, of_variable: 1, of_one_build: 2 };
         assert_eq!(search.candidates(), paths[..2]);
+        assert!(search.is_of_variable(&paths[0]) && !search.is_of_variable(&paths[1]));
     }
 
     #[test]

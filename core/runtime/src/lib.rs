@@ -12,10 +12,12 @@
 
 mod backend;
 mod device;
+mod elf;
 mod find;
 mod host;
 mod load;
 mod memory;
+mod one_line;
 mod plan;
 mod raw;
 mod report;

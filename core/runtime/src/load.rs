@@ -1,4 +1,8 @@
 //! Opening a plugin file and shaking hands with it.
+//!
+//! What a file looks like from outside and what a plugin returns is checked. What its own code does is not: a constructor
+//! or an entry that aborts, faults, exits or never returns does so to the whole process, since a library shares it. The
+//! events `loading PATH` and `starting PATH` (at the level `debug`, as with `RUST_LOG=debug`) then tell which plugin it was.
 
 #![allow(unsafe_code)]
 
@@ -15,6 +19,7 @@ use deepinfer_plugin_api::abi::{
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::backend::{LoadedBackend, OpImpl};
+use crate::elf::{self, ElfError};
 use crate::host;
 use crate::raw::{lend_text, read_sized, read_text, read_text_lossy, take_error};
 
@@ -29,12 +34,20 @@ pub enum LoadError {
         /// What the system says.
         reason: String,
     },
+    /// Its end is missing, as after a broken download.
+    #[error("{}: the file is cut off: {problem}", path.display())]
+    CutOff {
+        /// File.
+        path: PathBuf,
+        /// Which part is missing.
+        problem: String,
+    },
     /// It is no shared library, or one that it needs is missing.
     #[error("{}: it cannot be loaded as a shared library: {reason}", path.display())]
     NotALibrary {
         /// File.
         path: PathBuf,
-        /// What the dynamic linker says.
+        /// What the file is instead, or what the dynamic linker says.
         reason: String,
     },
     /// It is a shared library of another kind.
@@ -59,7 +72,7 @@ pub enum LoadError {
         said: String,
     },
     /// It declined to start.
-    #[error("{}: the plugin {name} refused to start: {reason}", path.display())]
+    #[error("{}: the plugin{} refused to start: {reason}", path.display(), spaced(name))]
     Refused {
         /// File.
         path: PathBuf,
@@ -95,6 +108,10 @@ fn quoted(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!(" (it said: {said})") }
 }
 
+fn spaced(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!(" {name}") }
+}
+
 /// What came of the one call of a plugin's entry.
 struct Outcome {
     options: String,
@@ -108,7 +125,8 @@ static CALLED: Mutex<Option<HashMap<(u64, u64), Outcome>>> = Mutex::new(None);
 /// Loads a plugin and calls its entry with `options` (`key=value&key=value`, possibly empty). A file that is loaded
 /// already gives the backend that it gave before.
 ///
-/// The file's constructors run with all rights of this process: load only what you trust.
+/// The file's constructors and its entry run with all rights of this process: load only what you trust. If they abort,
+/// fault or never return, so does the process; nothing here can contain that.
 ///
 /// # Errors
 /// See [`LoadError`]; none of them affects other plugins.
@@ -129,6 +147,7 @@ pub fn load(path: &Path, options: &str) -> Result<&'static LoadedBackend, LoadEr
         return outcome.result.clone();
     }
     let entry = open(path)?;
+    tracing::debug!("starting {}", path.display());
     let result = shake_hands(path, entry, options).map(|backend| {
         tracing::debug!("{backend:?} is loaded: {} op implementations", backend.ops.len());
         &*Box::leak(Box::new(backend))
@@ -139,6 +158,13 @@ pub fn load(path: &Path, options: &str) -> Result<&'static LoadedBackend, LoadEr
 
 /// Maps the library and finds its entry.
 fn open(path: &Path) -> Result<DiEntryFn, LoadError> {
+    let owned = path.to_owned();
+    elf::check(path).map_err(|error| match error {
+        ElfError::Unreadable(reason) => LoadError::Unreadable { path: owned, reason },
+        ElfError::Other(reason) => LoadError::NotALibrary { path: owned, reason },
+        ElfError::CutOff(problem) => LoadError::CutOff { path: owned, problem },
+    })?;
+    tracing::debug!("loading {}", path.display());
     // SAFETY: loading runs constructors of the file, which is what loading a plugin means; `load` says so.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|e| LoadError::NotALibrary { path: path.to_owned(), reason: linker_text(&e) })?;
@@ -215,9 +241,7 @@ fn read_reply(path: &Path, reply: &DiEntryReply) -> Result<LoadedBackend, String
     unsafe {
         let text = |what: &str, text: DiStr| read_text(text).map_err(|problem| format!("its {what} {problem}"));
         let name = text("name", reply.name)?;
-        if name.is_empty() || name.contains(['/', ':', '?']) || name == "auto" {
-            return Err(format!("its name {name:?} cannot be selected: it is empty, \"auto\", or contains / : ?"));
-        }
+        check_name(&name)?;
         let api = read_sized::<DiBackendApi>(reply.api).map_err(|problem| format!("the backend table {problem}"))?;
         let runtime =
             read_sized::<DiRuntimeApi>(api.runtime).map_err(|problem| format!("the runtime table {problem}"))?;
@@ -233,6 +257,18 @@ fn read_reply(path: &Path, reply: &DiEntryReply) -> Result<LoadedBackend, String
             name,
         })
     }
+}
+
+/// Refuses names that nobody could select, or that would garble what is printed.
+fn check_name(name: &str) -> Result<(), String> {
+    let problem = match name {
+        "" => "it is empty",
+        "auto" => "that word means the best backend",
+        _ if name.contains(['/', ':', '?']) => "it contains one of / : ?",
+        _ if name.contains(|c: char| c.is_control() || c.is_whitespace()) => "it contains a space or control character",
+        _ => return Ok(()),
+    };
+    Err(format!("its name {name:?} cannot be selected: {problem}"))
 }
 
 /// Refuses a runtime table with a gap. A plugin whose table is shorter than ours has gaps at its end.
@@ -311,4 +347,38 @@ unsafe fn read_op(at: *const DiOpEntry, stride: usize) -> Result<OpImpl, String>
         return Err(format!("({name}) has only one of plan and plan_destroy"));
     }
     Ok(OpImpl { name, impl_name, entry })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_selected() {
+        for name in ["cpu", "my-npu_2", "größer"] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+        for (name, part) in [
+            ("", "it is empty"),
+            ("auto", "the best"),
+            ("a/b", "/ : ?"),
+            ("a:1", "/ : ?"),
+            ("a?b", "/ : ?"),
+            ("a b", "space"),
+        ] {
+            let problem = check_name(name).unwrap_err();
+            assert!(problem.contains(part) && problem.contains(&format!("{name:?}")), "{problem}");
+        }
+        assert_eq!(check_name("\u{1b}[31m").unwrap_err().matches('\u{1b}').count(), 0);
+    }
+
+    #[test]
+    fn a_refusal_without_a_name_is_still_a_sentence() {
+        let of = |name: &str| {
+            let (path, reason) = ("x.so".into(), "no licence".to_owned());
+            LoadError::Refused { path, name: name.to_owned(), reason }.to_string()
+        };
+        assert_eq!(of(""), "x.so: the plugin refused to start: no licence");
+        assert_eq!(of("npu"), "x.so: the plugin npu refused to start: no licence");
+    }
 }

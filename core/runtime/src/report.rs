@@ -1,23 +1,29 @@
 //! What is known of every candidate, for people and for JSON.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::TEXT_PROFILE;
 use crate::backend::{DeviceInfo, LoadedBackend, describe_missing, missing_ops};
 use crate::load::load;
+use crate::one_line::one_line;
 use crate::select::{Choice, Runtime, SelectError, Selection};
 
 /// One candidate.
 #[derive(Clone, Debug, Serialize)]
 pub struct BackendReport {
-    /// File.
+    /// File. In JSON, whose text is Unicode, bytes that are none are replaced.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// What it is.
     #[serde(flatten)]
     pub state: BackendState,
+}
+
+fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// What a candidate turned out to be.
@@ -122,20 +128,22 @@ fn describe(backend: &LoadedBackend) -> BackendState {
 impl fmt::Display for BackendReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, version, abi, devices, no_device, ops, missing) = match &self.state {
-            BackendState::Refused { reason } => return writeln!(f, "refused: {reason}"),
+            BackendState::Refused { reason } => return writeln!(f, "refused: {}", one_line(reason)),
             BackendState::Loaded { name, version, abi, devices, no_device, ops, missing_ops, .. } => {
                 (name, version, abi, devices, no_device, ops, missing_ops)
             }
         };
-        writeln!(f, "{name} {version} (plugin ABI {abi}, {})", self.path.display())?;
+        let (version, path) = (one_line(version), one_line(&self.path.display().to_string()));
+        writeln!(f, "{name} {version} (plugin ABI {abi}, {path})")?;
         if let Some(reason) = no_device {
-            writeln!(f, "  no device: {reason}")?;
+            writeln!(f, "  no device: {}", one_line(reason))?;
         }
         for device in devices {
             let gib = device.memory_bytes as f64 / f64::from(1 << 30);
-            writeln!(f, "  device {}: {} ({}, {gib:.1} GiB)", device.index, device.name, device.arch)?;
+            let (name, arch) = (one_line(&device.name), one_line(&device.arch));
+            writeln!(f, "  device {}: {name} ({arch}, {gib:.1} GiB)", device.index)?;
         }
-        let list: Vec<String> = ops.iter().map(|op| format!("{}@{}", op.name, op.version)).collect();
+        let list: Vec<String> = ops.iter().map(|op| format!("{}@{}", one_line(&op.name), op.version)).collect();
         writeln!(f, "  {} op implementations{}{}", ops.len(), if ops.is_empty() { "" } else { ": " }, list.join(", "))?;
         if !missing.is_empty() {
             writeln!(f, "  does not implement {}", describe_missing(missing, TEXT_PROFILE))?;

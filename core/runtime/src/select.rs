@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::backend::{LoadedBackend, PluginError, describe_missing, missing_ops};
 use crate::find::{PATH_VARIABLE, SearchPath, privileges_are_raised};
 use crate::load::{LoadError, load};
+use crate::one_line::one_line;
 use crate::{OpenDevice, TEXT_PROFILE};
 
 /// Selection of a backend, as [`Selection::parse`] reads it.
@@ -187,10 +188,11 @@ pub enum SelectError {
 /// The end of a sentence about candidates that do not fit.
 fn because(rejected: &[Rejection], searched: &[PathBuf]) -> String {
     if rejected.is_empty() {
-        let places: String = searched.iter().map(|folder| format!("\n  {}", folder.display())).collect();
+        let places: String =
+            searched.iter().map(|folder| format!("\n  {}", one_line(&folder.display().to_string()))).collect();
         return format!("; no plugin (lib*deepinfer_*.so) was found in{places}\n  or in {PATH_VARIABLE}");
     }
-    let reasons: String = rejected.iter().map(|r| format!("\n  {}", r.reason)).collect();
+    let reasons: String = rejected.iter().map(|r| format!("\n  {}", one_line(&r.reason))).collect();
     format!("; these plugins were found:{reasons}")
 }
 
@@ -229,7 +231,8 @@ impl Runtime {
     /// The backend and device that a selection means; opens nothing.
     ///
     /// `auto` takes the first candidate that loads, has a device and implements the text profile, devices before the
-    /// host's own processor, and logs why others were passed over. A name or path is never replaced by another backend.
+    /// host's own processor, and logs why others were passed over: with a warning if it comes from a directory that the
+    /// user named in `DEEPINFER_PLUGIN_PATH` and is broken or incomplete, rather than without a device here. A name or path is never replaced by another backend.
     ///
     /// # Errors
     /// Why the choice is impossible, with the reason for every candidate.
@@ -253,8 +256,12 @@ impl Runtime {
         for path in self.search.candidates() {
             match usable_for_text(&path) {
                 Ok(found) => usable.push(found),
-                Err(reason) => {
-                    tracing::info!("passed over: {reason}");
+                Err(Unfit { reason, is_at_fault }) => {
+                    if is_at_fault && self.search.is_of_variable(&path) {
+                        tracing::warn!("passed over: {}", one_line(&reason));
+                    } else {
+                        tracing::info!("passed over: {}", one_line(&reason));
+                    }
                     rejected.push(Rejection { path, reason });
                 }
             }
@@ -300,20 +307,32 @@ impl Runtime {
     }
 }
 
+/// Why `auto` does not take a candidate.
+struct Unfit {
+    /// One sentence that names the file.
+    reason: String,
+    /// The plugin is broken or incomplete; otherwise this machine merely has no device for it.
+    is_at_fault: bool,
+}
+
 /// Loads a candidate of `auto`; also says whether its first device is the host's processor.
-fn usable_for_text(path: &Path) -> Result<(&'static LoadedBackend, bool), String> {
-    let backend = load(path, "").map_err(|e| e.to_string())?;
+fn usable_for_text(path: &Path) -> Result<(&'static LoadedBackend, bool), Unfit> {
+    let faulty = |reason: String| Unfit { reason, is_at_fault: true };
+    let backend = load(path, "").map_err(|e| faulty(e.to_string()))?;
     let describe = |text: fmt::Arguments<'_>| format!("{}: {text}", path.display());
     let name = backend.name();
-    device_count(backend).map_err(|reason| describe(format_args!("the backend {name} has no device: {reason}")))?;
+    device_count(backend).map_err(|reason| Unfit {
+        reason: describe(format_args!("the backend {name} has no device: {reason}")),
+        is_at_fault: false,
+    })?;
     let missing = missing_ops(backend, TEXT_PROFILE);
     if !missing.is_empty() {
         let missing = describe_missing(&missing, TEXT_PROFILE);
-        return Err(describe(format_args!("the backend {name} does not implement {missing}")));
+        return Err(faulty(describe(format_args!("the backend {name} does not implement {missing}"))));
     }
     let first = backend
         .device_info(0)
-        .map_err(|e| describe(format_args!("the backend {name} cannot describe its first device: {e}")))?;
+        .map_err(|e| faulty(describe(format_args!("the backend {name} cannot describe its first device: {e}"))))?;
     Ok((backend, first.is_cpu()))
 }
 
