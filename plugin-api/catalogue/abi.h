@@ -152,10 +152,26 @@ typedef struct DiDeviceInfo {
   uint32_t n_spaces, compute_units, isolation;
 } DiDeviceInfo;
 #define DI_SPACE_DEVICE 0u
-#define DI_SPACE_HOST_PINNED 1u
+#define DI_SPACE_HOST_PINNED 1u   /* host memory that the device reads directly */
+#define DI_SPACE_HOST_PAGEABLE 2u /* host memory that only copies reach */
+typedef struct DiSpaceInfo {
+  uint32_t struct_size, space_id, kind, flags;
+  uint64_t min_align, granularity, total_bytes;
+} DiSpaceInfo;
+#define DI_LINK_SELF 0u
+#define DI_LINK_DIRECT 1u /* a vendor's direct link */
+#define DI_LINK_PCIE 2u   /* within one NUMA node */
+#define DI_LINK_SYSTEM 3u /* across NUMA nodes */
+#define DI_LF_PEER_COPY 1u
+#define DI_LF_PEER_ACCESS 2u
+typedef struct DiLinkInfo {
+  uint32_t struct_size, link_class, flags, hops;
+  uint64_t bytes_per_s, latency_ns; /* 0: unknown */
+} DiLinkInfo;
 #define DI_COPY_H2D 0u
 #define DI_COPY_D2H 1u
 #define DI_COPY_D2D 2u
+#define DI_COPY_P2P 3u
 typedef struct DiRuntimeApi {
   uint32_t struct_size, reserved0;
   DiError *(*device_count)(DiBackend *, uint32_t *out); /* an error says why there is none */
@@ -176,7 +192,63 @@ typedef struct DiRuntimeApi {
   DiError *(*event_sync)(DiBackend *, DiEvent *);
   DiError *(*copy)(DiBackend *, DiStream *, void *dst, const void *src, uint64_t bytes, uint32_t kind);
   DiError *(*fill)(DiBackend *, DiStream *, void *dst, uint32_t pattern, uint32_t pattern_bytes, uint64_t count);
+  /* From here on optional: NULL when the backend does not offer it. */
+  DiError *(*space_info)(DiBackend *, uint32_t device, uint32_t i, DiSpaceInfo *out); /* creates no context */
+  DiError *(*device_link)(DiBackend *, uint32_t a, uint32_t b, DiLinkInfo *out);      /* creates no context */
+  DiError *(*stream_native)(DiBackend *, DiStream *, void **out); /* cudaStream_t, aclrtStream, ... */
+  DiError *(*event_elapsed)(DiBackend *, DiEvent *from, DiEvent *to, float *ms);
+  DiError *(*copy_2d)(DiBackend *, DiStream *, void *dst, uint64_t dst_pitch, const void *src, uint64_t src_pitch,
+                      uint64_t width, uint64_t height, uint32_t kind);
 } DiRuntimeApi;
+/* ---- optional tables: what `table` of DiBackendApi is asked for ---- */
+#define DI_TABLE_GRAPH 1u
+#define DI_TABLE_COLLECTIVE 2u
+#define DI_TABLE_PREPACK 3u
+#define DI_TABLE_PROFILE 4u
+#define DI_TABLE_VMM 5u
+#define DI_TABLE_IPC 6u
+#define DI_TABLE_OPS 7u /* reflection rows of the backend's own ops */
+typedef struct DiGraph DiGraph;
+typedef struct DiGraphExec DiGraphExec;
+/* Capture of a stream's work and its replay. During capture nothing may allocate, synchronise or copy pageable memory:
+ * such a call fails with DI_E_NOT_CAPTURABLE. */
+typedef struct DiGraphApi {
+  uint32_t struct_size, reserved0;
+  DiError *(*begin)(DiBackend *, DiStream *);
+  DiError *(*end)(DiBackend *, DiStream *, DiGraph **out);
+  DiError *(*instantiate)(DiBackend *, DiGraph *, DiGraphExec **out);
+  DiError *(*update)(DiBackend *, DiGraphExec *, DiGraph *, int32_t *updated);
+  DiError *(*launch)(DiBackend *, DiGraphExec *, DiStream *);
+  void (*graph_destroy)(DiBackend *, DiGraph *);
+  void (*exec_destroy)(DiBackend *, DiGraphExec *);
+} DiGraphApi;
+/* A backend's own op: id from 0x80000000, version, and where its arguments lie, as layers and tools see them. */
+#define DI_ARG_TENSOR 0u
+#define DI_ARG_TENSOR_LIST 1u
+#define DI_ARG_U32 2u
+#define DI_ARG_I32 3u
+#define DI_ARG_F32 4u
+#define DI_ROLE_IN 0u
+#define DI_ROLE_OUT 1u
+#define DI_ROLE_INOUT 2u
+#define DI_CONTRACT_EXACT 0u
+#define DI_CONTRACT_ULP 1u
+#define DI_CONTRACT_BOUND 2u
+typedef struct DiArgInfo {
+  uint32_t struct_size, offset, kind, role, optional, reserved0;
+  DiStr name;
+} DiArgInfo;
+typedef struct DiOpInfo {
+  uint32_t struct_size, op_id, op_version, args_size, contract, reserved0;
+  DiStr name;
+  const DiArgInfo *args;
+  size_t n_args, arg_stride;
+} DiOpInfo;
+typedef struct DiOpsTable {
+  uint32_t struct_size, reserved0;
+  const DiOpInfo *ops;
+  size_t n_ops, op_stride;
+} DiOpsTable;
 typedef struct DiBackendApi {
   uint32_t struct_size, flags;
   DiBackend *backend;

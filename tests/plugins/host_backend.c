@@ -266,11 +266,15 @@ typedef struct { DiRuntimeApi known; uint64_t added[3]; } Runtime;
 #define LONGER 0u
 #endif
 
+/* Named fields: what a newer header appends stays NULL. */
 static Runtime runtime = {
-    {sizeof(DiRuntimeApi) + LONGER, 0, device_count, device_info, device_open, device_close, mem_info, alloc,
-     free_buffer, stream_create, stream_destroy, stream_sync, event_create, event_destroy, event_record, event_wait,
-     event_query, event_sync, copy, fill},
-    {~0ull, ~0ull, ~0ull}};
+    .known = {.struct_size = sizeof(DiRuntimeApi) + LONGER, .device_count = device_count, .device_info = device_info,
+              .device_open = device_open, .device_close = device_close, .device_mem_info = mem_info, .alloc = alloc,
+              .free_ = free_buffer, .stream_create = stream_create, .stream_destroy = stream_destroy,
+              .stream_sync = stream_sync, .event_create = event_create, .event_destroy = event_destroy,
+              .event_record = event_record, .event_wait = event_wait, .event_query = event_query,
+              .event_sync = event_sync, .copy = copy, .fill = fill},
+    .added = {~0ull, ~0ull, ~0ull}};
 
 #define ENTRY_SIZE (sizeof(DiOpEntry) + LONGER)
 static Entry entries[] = {

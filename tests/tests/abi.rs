@@ -5,10 +5,12 @@
 
 mod c_compiler;
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::mem::{align_of, offset_of, size_of};
+use std::path::{Path, PathBuf};
 
-use c_compiler::{Language, compiler, run};
+use c_compiler::{Language, compiler, compiler_with, run};
 use deepinfer_plugin_api::abi::*;
 use deepinfer_plugin_api::generated::OPS;
 
@@ -64,8 +66,14 @@ fn fixed_structs() -> Vec<Layout> {
         DiRuntimeApi {
             struct_size, reserved0, device_count, device_info, device_open, device_close, device_mem_info, alloc, free_,
             stream_create, stream_destroy, stream_sync, event_create, event_destroy, event_record, event_wait,
-            event_query, event_sync, copy, fill,
+            event_query, event_sync, copy, fill, space_info, device_link, stream_native, event_elapsed, copy_2d,
         }
+        DiSpaceInfo { struct_size, space_id, kind, flags, min_align, granularity, total_bytes }
+        DiLinkInfo { struct_size, link_class, flags, hops, bytes_per_s, latency_ns }
+        DiGraphApi { struct_size, reserved0, begin, end, instantiate, update, launch, graph_destroy, exec_destroy }
+        DiArgInfo { struct_size, offset, kind, role, optional, reserved0, name }
+        DiOpInfo { struct_size, op_id, op_version, args_size, contract, reserved0, name, args, n_args, arg_stride }
+        DiOpsTable { struct_size, reserved0, ops, n_ops, op_stride }
         DiBackendApi { struct_size, flags, backend, runtime, ops, n_ops, op_stride, table, shutdown }
         DiHostApi { struct_size, reserved0, user, log }
         DiEntryRequest {
@@ -99,7 +107,11 @@ fn all_constants() -> Vec<(String, i64)> {
         DI_OPF_REQUIRE_DETERMINISTIC DI_OPF_REQUIRE_BATCH_INVARIANT
         DI_PF_CAPTURABLE DI_PF_CONCURRENT DI_PF_BATCH_INVARIANT DI_PF_DETERMINISTIC
         DI_SUPPORT_NO DI_SUPPORT_YES DI_SUPPORT_AFTER_RELAYOUT DI_SPACE_DEVICE DI_SPACE_HOST_PINNED
-        DI_COPY_H2D DI_COPY_D2H DI_COPY_D2D DI_LOG_ERROR DI_LOG_WARN DI_LOG_INFO DI_LOG_DEBUG
+        DI_SPACE_HOST_PAGEABLE DI_LINK_SELF DI_LINK_DIRECT DI_LINK_PCIE DI_LINK_SYSTEM DI_LF_PEER_COPY DI_LF_PEER_ACCESS
+        DI_TABLE_GRAPH DI_TABLE_COLLECTIVE DI_TABLE_PREPACK DI_TABLE_PROFILE DI_TABLE_VMM DI_TABLE_IPC DI_TABLE_OPS
+        DI_ARG_TENSOR DI_ARG_TENSOR_LIST DI_ARG_U32 DI_ARG_I32 DI_ARG_F32 DI_ROLE_IN DI_ROLE_OUT DI_ROLE_INOUT
+        DI_CONTRACT_EXACT DI_CONTRACT_ULP DI_CONTRACT_BOUND
+        DI_COPY_H2D DI_COPY_D2H DI_COPY_D2D DI_COPY_P2P DI_LOG_ERROR DI_LOG_WARN DI_LOG_INFO DI_LOG_DEBUG
         DI_RF_CONTAINS_PANICS DI_RF_IS_LAYER
     };
     all.extend(OPS.iter().map(|op| (format!("DI_OP_{}", op.name.to_uppercase()), i64::from(op.id))));
@@ -157,6 +169,65 @@ fn c11_sees_the_same_layout() {
 #[test]
 fn cpp17_sees_the_same_layout() {
     compare(Language::Cpp17, "cpp");
+}
+
+/// Folder of the snapshots, one per `major.minor`.
+fn snapshots() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugin-api/abi")
+}
+
+/// What a released header promised stays true within its major: fields keep their offsets, constants their values, and
+/// structs only grow. `DEEPINFER_WRITE_ABI_SNAPSHOT=1` writes the snapshot of the present version.
+#[test]
+fn nothing_moves_within_a_major_version() {
+    let (_, now) = program();
+    let present = snapshots().join(format!("{DI_ABI_MAJOR}.{DI_ABI_MINOR}"));
+    if std::env::var_os("DEEPINFER_WRITE_ABI_SNAPSHOT").is_some() {
+        std::fs::create_dir_all(&present).unwrap();
+        std::fs::write(present.join("layout.txt"), &now).unwrap();
+        let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugin-api/include/deepinfer_plugin.h");
+        std::fs::copy(header, present.join("deepinfer_plugin.h")).unwrap();
+    }
+    assert!(present.is_dir(), "{} has no snapshot", present.display());
+    let now: HashMap<&str, &str> = now.lines().filter_map(|line| line.split_once(' ')).collect();
+    for folder in std::fs::read_dir(snapshots()).unwrap() {
+        let folder = folder.unwrap().path();
+        let version = folder.file_name().unwrap().to_string_lossy().into_owned();
+        if !version.starts_with(&format!("{DI_ABI_MAJOR}.")) {
+            continue;
+        }
+        let then = std::fs::read_to_string(folder.join("layout.txt")).unwrap();
+        for (name, old) in then.lines().filter_map(|line| line.split_once(' ')) {
+            if name == "DI_ABI_MINOR" {
+                continue;
+            }
+            let new = *now.get(name).unwrap_or_else(|| panic!("{name} of version {version} is gone"));
+            let struct_size = |text: &str| text.split_once(' ').map(|(size, _)| size.parse::<usize>().unwrap());
+            match (struct_size(old), struct_size(new)) {
+                (Some(old), Some(new)) => assert!(new >= old, "{name} shrank from {old} bytes in {version} to {new}"),
+                _ => assert_eq!(new, old, "{name} has moved since version {version}"),
+            }
+        }
+    }
+}
+
+/// A plugin that was compiled against an old header loads and works on the present core.
+#[test]
+fn plugins_of_old_headers_still_work() {
+    for folder in std::fs::read_dir(snapshots()).unwrap() {
+        let folder = folder.unwrap().path();
+        if !folder.file_name().unwrap().to_string_lossy().starts_with(&format!("{DI_ABI_MAJOR}.")) {
+            continue;
+        }
+        let Some(mut compiler) = compiler_with(Language::C11, &folder) else { return };
+        let output = tempfile::tempdir().unwrap();
+        let library = output.path().join("libdeepinfer_old.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins/host_backend.c");
+        run(compiler.args(["-shared", "-fPIC"]).arg(&source).arg("-o").arg(&library).arg("-lm"));
+        let backend = deepinfer_runtime::load(&library, "").unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        assert_eq!(backend.device_count().unwrap(), 1, "{}", folder.display());
+        backend.open(0).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    }
 }
 
 #[test]

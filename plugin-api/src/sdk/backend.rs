@@ -260,6 +260,11 @@ pub(crate) const fn runtime_table<B: Backend>() -> DiRuntimeApi {
         event_sync: Some(event_sync::<B>),
         copy: Some(copy::<B>),
         fill: Some(fill::<B>),
+        space_info: None,
+        device_link: None,
+        stream_native: None,
+        event_elapsed: None,
+        copy_2d: None,
     }
 }
 

@@ -10,8 +10,14 @@ pub(crate) enum Language {
     Cpp17,
 }
 
-/// The compiler with every warning an error, or `None`, with a line that says so, when the machine has none.
+/// The compiler with every warning an error and the present header, or `None`, with a line that says so, when the machine
+/// has none.
 pub(crate) fn compiler(language: Language) -> Option<Command> {
+    compiler_with(language, &repository().join("plugin-api/include"))
+}
+
+/// As [`compiler`], with the header in another folder.
+pub(crate) fn compiler_with(language: Language, include: &Path) -> Option<Command> {
     let target =
         format!("{}-unknown-linux-{}", std::env::consts::ARCH, if cfg!(target_env = "musl") { "musl" } else { "gnu" });
     let tool = cc::Build::new()
@@ -26,7 +32,7 @@ pub(crate) fn compiler(language: Language) -> Option<Command> {
         Ok(tool) if works(tool.path()) => {
             let mut command = tool.to_command();
             command.arg(if language == Language::C11 { "-std=c11" } else { "-std=c++17" });
-            command.args(["-Wall", "-Wextra", "-Werror", "-I"]).arg(repository().join("plugin-api/include"));
+            command.args(["-Wall", "-Wextra", "-Werror", "-I"]).arg(include);
             Some(command)
         }
         Ok(tool) => {
