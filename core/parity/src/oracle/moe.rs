@@ -3,19 +3,19 @@
 use deepinfer_ops::Format;
 
 use super::{Element, U, Want, Wants, formats, half_ulp};
-use crate::host::{Case, HostTensor};
+use crate::call::{Call, HostTensor};
 
-pub(crate) fn moe_gate(case: &Case) -> Wants {
-    let (logits, bias) = (case.tensor("logits"), case.tensor("bias").values());
-    let bias_vl = case.optional("bias_vl").map(HostTensor::values);
-    let mask = case.optional("image_mask").map(HostTensor::ints);
-    let (e, k) = (logits.shape[1], case.dim("experts", 1));
-    let normalises = case.size("normalize") == 1 && k > 1;
+pub(crate) fn moe_gate(call: &Call) -> Wants {
+    let (logits, bias) = (call.tensor("logits"), call.tensor("bias").values());
+    let bias_vl = call.optional("bias_vl").map(HostTensor::values);
+    let mask = call.optional("image_mask").map(HostTensor::ints);
+    let (e, k) = (logits.shape[1], call.dim("experts", 1));
+    let normalises = call.size("normalize") == 1 && k > 1;
     let values = logits.wide();
     let (mut experts, mut weights) = (Vec::new(), Vec::new());
     for t in 0..logits.shape[0] {
         let row = &values[t * e..][..e];
-        let scores: Vec<f32> = scores(row, case.size("scoring")).into_iter().map(|s| s as f32).collect();
+        let scores: Vec<f32> = scores(row, call.size("scoring")).into_iter().map(|s| s as f32).collect();
         let is_image = mask.as_ref().is_some_and(|mask| mask[t] != 0);
         let bias = match &bias_vl {
             Some(bias_vl) if is_image => bias_vl,
@@ -37,7 +37,7 @@ pub(crate) fn moe_gate(case: &Case) -> Wants {
         let chosen = &order[..k];
         let sum: f64 = chosen.iter().map(|&e| f64::from(scores[e])).sum::<f64>() + 1e-20;
         for &e in chosen {
-            let weight = case.real("route_scale") * f64::from(scores[e]) / if normalises { sum } else { 1.0 };
+            let weight = call.real("route_scale") * f64::from(scores[e]) / if normalises { sum } else { 1.0 };
             experts.push(if ambiguous { Element::Any } else { Element::Int(e as i64) });
             weights.push(if ambiguous { Element::Any } else { Element::relative(weight, 8.0) });
         }
@@ -58,16 +58,16 @@ fn scores(logits: &[f64], scoring: usize) -> Vec<f64> {
     }
 }
 
-pub(crate) fn moe_dispatch(case: &Case) -> Wants {
-    let (x, experts, weights) = (case.tensor("x"), case.tensor("experts"), case.tensor("weights").values());
-    let (k, e) = (experts.shape[1], case.dim("expert_start", 0) - 1);
+pub(crate) fn moe_dispatch(call: &Call) -> Wants {
+    let (x, experts, weights) = (call.tensor("x"), call.tensor("experts"), call.tensor("weights").values());
+    let (k, e) = (experts.shape[1], call.dim("expert_start", 0) - 1);
     let chosen = experts.ints();
     let mut pairs: Vec<usize> = (0..chosen.len()).filter(|&pair| chosen[pair] >= 0).collect();
     // Stable: within an expert the pairs keep their order.
     pairs.sort_by_key(|&pair| chosen[pair]);
 
     let tokens: Vec<usize> = pairs.iter().map(|pair| pair / k).collect();
-    let mut out = case.tensor("out").clone();
+    let mut out = call.tensor("out").clone();
     let written = x.select(0, &tokens);
     out.codes[..written.codes.len()].copy_from_slice(&written.codes);
     out.scales[..written.scales.len()].copy_from_slice(&written.scales);
@@ -87,10 +87,10 @@ pub(crate) fn moe_dispatch(case: &Case) -> Wants {
     ]
 }
 
-pub(crate) fn swiglu_quantize(case: &Case) -> Wants {
-    let (gate, up, out) = (case.tensor("gate").wide(), case.tensor("up").wide(), case.tensor("out"));
-    let row_weight = case.optional("row_weight").map(HostTensor::wide);
-    let (limit, columns) = (case.real("limit"), case.dim("gate", 1));
+pub(crate) fn swiglu_quantize(call: &Call) -> Wants {
+    let (gate, up, out) = (call.tensor("gate").wide(), call.tensor("up").wide(), call.tensor("out"));
+    let row_weight = call.optional("row_weight").map(HostTensor::wide);
+    let (limit, columns) = (call.real("limit"), call.dim("gate", 1));
     let hidden: Vec<f64> = gate
         .iter()
         .zip(&up)
@@ -103,7 +103,7 @@ pub(crate) fn swiglu_quantize(case: &Case) -> Wants {
             g / (1.0 + (-g).exp()) * u * weight
         })
         .collect();
-    let to_bf16 = case.size("mid") == 1;
+    let to_bf16 = call.size("mid") == 1;
     // Two ulp before the first rounding, which is to F32 or BF16.
     let slack = |h: f64| 4.0 * U * h.abs();
     let want = match out.format {
@@ -121,9 +121,9 @@ pub(crate) fn swiglu_quantize(case: &Case) -> Wants {
     vec![("out", want)]
 }
 
-pub(crate) fn moe_combine(case: &Case) -> Wants {
-    let (y, row_of, out) = (case.tensor("y").values(), case.tensor("row_of"), case.tensor("out"));
-    let shared = case.optional("shared").map(HostTensor::values);
+pub(crate) fn moe_combine(call: &Call) -> Wants {
+    let (y, row_of, out) = (call.tensor("y").values(), call.tensor("row_of"), call.tensor("out"));
+    let shared = call.optional("shared").map(HostTensor::values);
     let (k, columns) = (row_of.shape[1], out.shape[1]);
     let rows = row_of.ints();
     let mut sums = Vec::new();

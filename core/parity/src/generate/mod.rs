@@ -1,7 +1,7 @@
-//! Cases of every op: argument sets over the shapes and formats that the catalogue gives.
+//! Calls of every op: argument sets over the shapes and formats that the catalogue gives.
 //!
 //! **A new op** needs an [`OpSpec`] in one of the tables here, an oracle in `oracle/`, and a line in `calls!` of
-//! `device.rs`; the test `every_op_of_the_catalogue_is_covered` fails until it has them.
+//! `place.rs`; the parity test `every_op_of_the_catalogue_is_covered` fails until it has them.
 
 mod cache;
 mod dense;
@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 
 use deepinfer_ops::{Format, OpInfo};
 use deepinfer_plugin_api::{Kind, Role, op_by_name};
+use serde::{Deserialize, Serialize};
 
-use crate::host::{Case, HostTensor, Value};
+use crate::call::{Call, HostTensor, Value};
 use crate::oracle::Oracle;
 use crate::rng::SplitMix64;
 
@@ -48,12 +49,13 @@ pub(crate) enum Rows {
 pub(crate) struct Refusal {
     /// Arguments of which the error must name one.
     pub(crate) names: &'static [&'static str],
-    pub(crate) change: fn(&mut Case),
+    pub(crate) change: fn(&mut Call),
 }
 
 /// What stands in a float argument.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Content {
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
     /// Standard normal.
     Plain,
     /// Magnitudes from 2^-20 to 2^20 side by side.
@@ -96,12 +98,12 @@ impl Content {
     }
 }
 
-/// Makes one case.
+/// Makes one call.
 pub(crate) struct Generator {
     pub(crate) rng: SplitMix64,
-    case: Case,
+    call: Call,
     formats: BTreeMap<&'static str, Format>,
-    /// Number of the case among those with the same formats.
+    /// Number of the call among those with the same formats.
     index: usize,
     content: Content,
 }
@@ -137,14 +139,14 @@ impl Generator {
         names.iter().map(columns).max().unwrap_or(1)
     }
 
-    /// The content of the case, replaced where it is not one of those that `allowed` accepts.
+    /// The content of the call, replaced where it is not one of those that `allowed` accepts.
     pub(crate) fn restrict_content(&mut self, allowed: impl Fn(Content) -> bool) {
         if !allowed(self.content) {
             self.content = Content::Plain;
         }
     }
 
-    /// A float argument with the content of the case.
+    /// A float argument with the content of the call.
     pub(crate) fn subject(&mut self, name: &'static str, shape: &[usize]) {
         let content = self.content;
         self.float_with(name, shape, content);
@@ -163,7 +165,7 @@ impl Generator {
     /// A float argument with these values, rounded to its format.
     pub(crate) fn values(&mut self, name: &'static str, shape: &[usize], values: &[f32]) {
         let tensor = HostTensor::floats(self.format(name), shape, values);
-        self.case.set(name, Value::Tensor(tensor));
+        self.call.set(name, Value::Tensor(tensor));
     }
 
     /// Random values of a float format.
@@ -175,18 +177,18 @@ impl Generator {
     /// An I32 argument, element by element.
     pub(crate) fn ints(&mut self, name: &'static str, shape: &[usize], mut f: impl FnMut(&mut SplitMix64) -> i32) {
         let values: Vec<i32> = (0..shape.iter().product()).map(|_| f(&mut self.rng)).collect();
-        self.case.set(name, Value::Tensor(HostTensor::i32(shape, &values)));
+        self.call.set(name, Value::Tensor(HostTensor::i32(shape, &values)));
     }
 
     /// An I32 argument with these values.
     pub(crate) fn i32(&mut self, name: &'static str, shape: &[usize], values: &[i32]) {
-        self.case.set(name, Value::Tensor(HostTensor::i32(shape, values)));
+        self.call.set(name, Value::Tensor(HostTensor::i32(shape, values)));
     }
 
     /// Random bytes.
     pub(crate) fn bytes(&mut self, name: &'static str, shape: &[usize]) {
         let bytes = (0..shape.iter().product()).map(|_| self.rng.next() as u8).collect();
-        self.case.set(name, Value::Tensor(HostTensor::u8(shape, bytes)));
+        self.call.set(name, Value::Tensor(HostTensor::u8(shape, bytes)));
     }
 
     /// An optional mask with zeros and other numbers, or nothing.
@@ -199,29 +201,29 @@ impl Generator {
     /// An argument that half of the cases lack.
     pub(crate) fn optional(&mut self, name: &'static str, value: Value) {
         let value = if self.rng.one_in(2) { Value::Absent } else { value };
-        self.case.set(name, value);
+        self.call.set(name, value);
     }
 
     /// An output, poisoned.
     pub(crate) fn out(&mut self, name: &'static str, shape: &[usize]) {
         let tensor = HostTensor::filled(self.format(name), shape, 0xFF);
-        self.case.set(name, Value::Tensor(tensor));
+        self.call.set(name, Value::Tensor(tensor));
     }
 
     /// Any argument.
     pub(crate) fn set(&mut self, name: &'static str, value: Value) {
-        self.case.set(name, value);
+        self.call.set(name, value);
     }
 
     pub(crate) fn u32(&mut self, name: &'static str, value: usize) {
-        self.case.set(name, Value::U32(value as u32));
+        self.call.set(name, Value::U32(value as u32));
     }
 
     pub(crate) fn f32(&mut self, name: &'static str, value: f32) {
-        self.case.set(name, Value::F32(value));
+        self.call.set(name, Value::F32(value));
     }
 
-    /// Requests that share `rows` rows, some of them empty: `request_start` and `state_slot`, given to the case, and the
+    /// Requests that share `rows` rows, some of them empty: `request_start` and `state_slot`, given to the call, and the
     /// request of each row. `slots` state slots are each used once at most.
     pub(crate) fn requests(&mut self, rows: usize, requests: usize, slots: usize) -> (Vec<i32>, Vec<i32>) {
         let mut start: Vec<i32> = (0..requests - 1).map(|_| self.rng.below(rows + 1) as i32).collect();
@@ -265,35 +267,76 @@ fn format_combinations(op: &'static OpInfo) -> Vec<BTreeMap<&'static str, Format
     combinations
 }
 
-/// Fewest cases of an op, and of a combination of formats.
-const CASES: (usize, usize) = (64, 6);
+/// Fewest calls of an op, and of a combination of formats.
+const CALLS: (usize, usize) = (64, 6);
 
-/// The cases of an op: the same ones in every run.
-pub(crate) fn cases(spec: &OpSpec) -> Vec<Case> {
-    let op = op_by_name(spec.name).unwrap_or_else(|| panic!("no op {}", spec.name));
-    let combinations = format_combinations(op);
-    let each = CASES.1.max(CASES.0.div_ceil(combinations.len()));
-    let mut cases = Vec::new();
-    for (c, formats) in combinations.into_iter().enumerate() {
-        for index in 0..each {
-            let mut rng = SplitMix64((op.id as u64) << 32 | (c as u64) << 16 | index as u64);
-            let content = rng.pick(spec.contents);
-            let case = Case::new(op.name);
-            let mut generator = Generator { rng, case, formats: formats.clone(), index, content };
-            (spec.generate)(&mut generator);
-            cases.push(generator.case);
-        }
-    }
-    cases
+/// The drawn calls of an op. A number means the same call in every run, however many are asked for.
+pub(crate) struct Calls {
+    spec: &'static OpSpec,
+    op: &'static OpInfo,
+    combinations: Vec<BTreeMap<&'static str, Format>>,
+    seed: u64,
 }
 
-/// The case with other bytes where outputs will be.
-pub(crate) fn poisoned(case: &Case, byte: u8) -> Case {
-    let mut case = case.clone();
-    for arg in case.op.args.iter().filter(|arg| arg.role == Role::Out) {
-        if let Some(Value::Tensor(tensor)) = case.args.get_mut(arg.name) {
+/// A drawn call and what was decided before it was drawn.
+pub(crate) struct Drawn {
+    pub(crate) call: Call,
+    /// Content of its subject.
+    pub(crate) content: Content,
+}
+
+impl Calls {
+    pub(crate) fn new(spec: &'static OpSpec, seed: u64) -> Self {
+        let op = op_by_name(spec.name).unwrap_or_else(|| panic!("no op {}", spec.name));
+        Self { spec, op, combinations: format_combinations(op), seed }
+    }
+
+    /// How many calls cover the op: several of each combination of formats.
+    pub(crate) fn len(&self) -> usize {
+        CALLS.1.max(CALLS.0.div_ceil(self.combinations.len())) * self.combinations.len()
+    }
+
+    /// One call. Successive numbers go through the combinations of formats, so that a few calls have many of them.
+    pub(crate) fn draw(&self, number: usize) -> Drawn {
+        let (c, index) = (number % self.combinations.len(), number / self.combinations.len());
+        // The seed is spread over all bits, and 0 changes nothing.
+        let spread = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut rng = SplitMix64(spread ^ (u64::from(self.op.id) << 32 | (c as u64) << 16 | index as u64));
+        let content = rng.pick(self.spec.contents);
+        let formats = self.combinations[c].clone();
+        let mut generator = Generator { rng, call: Call::new(self.op.name), formats, index, content };
+        (self.spec.generate)(&mut generator);
+        Drawn { call: generator.call, content: generator.content }
+    }
+
+    /// A call with a few rows, and with every optional argument where there is such a call.
+    pub(crate) fn base(&self) -> Call {
+        let has_rows = |call: &Call| match self.spec.rows {
+            Rows::Any(symbol) | Rows::Ascending(symbol) => call.extent(symbol) >= 2,
+            Rows::OfExperts | Rows::Dependent => true,
+        };
+        let absent = |call: &Call| call.args.values().filter(|value| matches!(value, Value::Absent)).count();
+        let mut best: Option<Call> = None;
+        for call in (0..self.len()).map(|number| self.draw(number).call).filter(has_rows) {
+            if best.as_ref().is_none_or(|best| absent(&call) < absent(best)) {
+                let is_complete = absent(&call) == 0;
+                best = Some(call);
+                if is_complete {
+                    break;
+                }
+            }
+        }
+        best.expect("a call with two rows")
+    }
+}
+
+/// The call with other bytes where outputs will be.
+pub(crate) fn poisoned(call: &Call, byte: u8) -> Call {
+    let mut call = call.clone();
+    for arg in call.op.args.iter().filter(|arg| arg.role == Role::Out) {
+        if let Some(Value::Tensor(tensor)) = call.args.get_mut(arg.name) {
             *tensor = HostTensor::filled(tensor.format, &tensor.shape, byte);
         }
     }
-    case
+    call
 }

@@ -2,7 +2,7 @@
 
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::host::{HostTensor, Value};
+use crate::call::{Call, HostTensor, Value};
 use crate::oracle::{cache::Entries, select};
 
 use Content::{Equal, Infinite, Nan, Plain, Wide, Zeros};
@@ -17,21 +17,24 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["T", "N"],
         contents: &[Plain, Wide, Zeros, Nan],
         refusals: &[
-            Refusal { names: &["format"], change: |case| case.set("format", Value::U32(5)) },
+            Refusal { names: &["format"], change: |call| call.set("format", Value::U32(5)) },
             Refusal {
                 names: &["entries_per_page", "keys"],
-                change: |case| case.set("entries_per_page", Value::U32(0)),
+                change: |call| call.set("entries_per_page", Value::U32(0)),
             },
-            Refusal { names: &["row_request"], change: |case| set_int(case, "row_request", 0, 1000) },
+            Refusal {
+                names: &["row_request"],
+                change: |call| {
+                    set_int(call, "row_request", 0, 1000);
+                    show_first_entry(call);
+                },
+            },
             Refusal {
                 names: &["block_table"],
-                change: |case| {
-                    let pages = case.tensor("block_table").len();
-                    (0..pages).for_each(|i| set_int(case, "block_table", i as isize, 1000));
-                    // Every row sees its first entry.
-                    case.set("candidates", Value::Absent);
-                    let rows = case.dim("visible", 0);
-                    (0..rows).for_each(|t| set_int(case, "visible", t as isize, 1));
+                change: |call| {
+                    let pages = call.tensor("block_table").len();
+                    (0..pages).for_each(|i| set_int(call, "block_table", i as isize, 1000));
+                    show_first_entry(call);
                 },
             },
         ],
@@ -43,7 +46,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         rows: Rows::Any("T"),
         empty: &["T"],
         contents: &[Plain, Equal, Zeros, Nan, Infinite],
-        refusals: &[Refusal { names: &["block_size"], change: |case| case.set("block_size", Value::U32(0)) }],
+        refusals: &[Refusal { names: &["block_size"], change: |call| call.set("block_size", Value::U32(0)) }],
     },
     OpSpec {
         name: "topk_select",
@@ -61,7 +64,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         rows: Rows::Any("T"),
         empty: &["T", "K", "L"],
         contents: &[Plain],
-        refusals: &[Refusal { names: &["block_size"], change: |case| case.set("block_size", Value::U32(0)) }],
+        refusals: &[Refusal { names: &["block_size"], change: |call| call.set("block_size", Value::U32(0)) }],
     },
     OpSpec {
         name: "sparse_attention",
@@ -71,39 +74,46 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["T", "H", "D", "W", "K"],
         contents: &[Plain, Equal, Zeros, Nan],
         refusals: &[
-            Refusal { names: &["window_format", "window"], change: |case| case.set("window_format", Value::U32(7)) },
+            Refusal { names: &["window_format", "window"], change: |call| call.set("window_format", Value::U32(7)) },
             Refusal {
                 names: &["entries_per_page", "window"],
-                change: |case| case.set("window_entries_per_page", Value::U32(0)),
+                change: |call| call.set("window_entries_per_page", Value::U32(0)),
             },
-            Refusal { names: &["window_slots"], change: |case| set_int(case, "window_slots", 0, 1 << 20) },
-            Refusal { names: &["round_probs"], change: |case| case.set("round_probs", Value::U32(2)) },
+            Refusal { names: &["window_slots"], change: |call| set_int(call, "window_slots", 0, 1 << 20) },
+            Refusal { names: &["round_probs"], change: |call| call.set("round_probs", Value::U32(2)) },
             Refusal {
                 names: &["global_slots"],
-                change: |case| {
-                    let rows = case.dim("q", 0);
-                    case.set("global", Value::Absent);
-                    case.set("global_slots", Value::Tensor(HostTensor::i32(&[rows, 1], &vec![-1; rows])));
+                change: |call| {
+                    let rows = call.dim("q", 0);
+                    call.set("global", Value::Absent);
+                    call.set("global_slots", Value::Tensor(HostTensor::i32(&[rows, 1], &vec![-1; rows])));
                 },
             },
             Refusal {
                 names: &["global_slots"],
-                change: |case| {
-                    let rows = case.dim("q", 0);
-                    let window = case.tensor("window").clone();
-                    case.set("global", Value::Tensor(window));
+                change: |call| {
+                    let rows = call.dim("q", 0);
+                    let window = call.tensor("window").clone();
+                    call.set("global", Value::Tensor(window));
                     for (global, name) in
                         [("global_format", "window_format"), ("global_entries_per_page", "window_entries_per_page")]
                     {
-                        let value = case.size(name) as u32;
-                        case.set(global, Value::U32(value));
+                        let value = call.size(name) as u32;
+                        call.set(global, Value::U32(value));
                     }
-                    case.set("global_slots", Value::Tensor(HostTensor::i32(&[rows, 1], &vec![1 << 20; rows])));
+                    call.set("global_slots", Value::Tensor(HostTensor::i32(&[rows, 1], &vec![1 << 20; rows])));
                 },
             },
         ],
     },
 ];
+
+/// Lets every row see its first entry, so that its request and its page are looked up.
+fn show_first_entry(call: &mut Call) {
+    call.set("candidates", Value::Absent);
+    let rows = call.dim("visible", 0);
+    (0..rows).for_each(|t| set_int(call, "visible", t as isize, 1));
+}
 
 /// Pages of a cache with entries of plain values, and its geometry: pages, entries per page, padding.
 fn filled_cache(g: &mut Generator, format: usize, dim: usize) -> (HostTensor, usize, usize) {

@@ -4,7 +4,7 @@ use deepinfer_ops::Format;
 
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::host::{HostTensor, Value};
+use crate::call::{HostTensor, Value};
 use crate::oracle::moe;
 
 use Content::{Equal, Infinite, Nan, Plain, Wide, Zeros};
@@ -18,14 +18,14 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["T", "K"],
         contents: &[Plain, Equal, Zeros, Nan],
         refusals: &[
-            Refusal { names: &["scoring"], change: |case| case.set("scoring", Value::U32(3)) },
-            Refusal { names: &["normalize"], change: |case| case.set("normalize", Value::U32(2)) },
+            Refusal { names: &["scoring"], change: |call| call.set("scoring", Value::U32(3)) },
+            Refusal { names: &["normalize"], change: |call| call.set("normalize", Value::U32(2)) },
             Refusal {
                 names: &["experts"],
-                change: |case| {
-                    let (rows, more) = (case.dim("logits", 0), case.dim("logits", 1) + 1);
-                    case.set("experts", Value::Tensor(HostTensor::filled(Format::I32, &[rows, more], 0)));
-                    case.set("weights", Value::Tensor(HostTensor::filled(Format::F32, &[rows, more], 0)));
+                change: |call| {
+                    let (rows, more) = (call.dim("logits", 0), call.dim("logits", 1) + 1);
+                    call.set("experts", Value::Tensor(HostTensor::filled(Format::I32, &[rows, more], 0)));
+                    call.set("weights", Value::Tensor(HostTensor::filled(Format::F32, &[rows, more], 0)));
                 },
             },
         ],
@@ -37,7 +37,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         rows: Rows::Dependent,
         empty: &["N"],
         contents: &[Plain, Nan],
-        refusals: &[Refusal { names: &["experts"], change: |case| set_int(case, "experts", -1, 1000) }],
+        refusals: &[Refusal { names: &["experts"], change: |call| set_int(call, "experts", -1, 1000) }],
     },
     OpSpec {
         name: "swiglu_quantize",
@@ -47,15 +47,15 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["M", "N"],
         contents: &[Plain, Wide, Zeros, Nan],
         refusals: &[
-            Refusal { names: &["mid"], change: |case| case.set("mid", Value::U32(2)) },
+            Refusal { names: &["mid"], change: |call| call.set("mid", Value::U32(2)) },
             Refusal {
                 names: &["out"],
-                change: |case| {
-                    let gate = case.tensor("gate").format;
-                    case.set("row_weight", Value::Absent);
-                    case.set("gate", Value::Tensor(HostTensor::filled(gate, &[2, 33], 0)));
-                    case.set("up", Value::Tensor(HostTensor::filled(gate, &[2, 33], 0)));
-                    case.set("out", Value::Tensor(HostTensor::filled(Format::Fp8Row32, &[2, 33], 0)));
+                change: |call| {
+                    let gate = call.tensor("gate").format;
+                    call.set("row_weight", Value::Absent);
+                    call.set("gate", Value::Tensor(HostTensor::filled(gate, &[2, 33], 0)));
+                    call.set("up", Value::Tensor(HostTensor::filled(gate, &[2, 33], 0)));
+                    call.set("out", Value::Tensor(HostTensor::filled(Format::Fp8Row32, &[2, 33], 0)));
                 },
             },
         ],
@@ -67,7 +67,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         rows: Rows::Any("T"),
         empty: &["T", "K", "N"],
         contents: &[Plain, Wide, Equal, Zeros, Nan, Infinite],
-        refusals: &[Refusal { names: &["row_of"], change: |case| set_int(case, "row_of", 0, 1 << 20) }],
+        refusals: &[Refusal { names: &["row_of"], change: |call| set_int(call, "row_of", 0, 1 << 20) }],
     },
 ];
 

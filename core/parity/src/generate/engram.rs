@@ -2,7 +2,7 @@
 
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::host::{HostTensor, Value};
+use crate::call::{HostTensor, Value};
 use crate::oracle::engram;
 
 use Content::{Nan, Plain, Wide, Zeros};
@@ -18,30 +18,30 @@ pub(crate) const SPECS: &[OpSpec] = &[
         refusals: &[
             Refusal {
                 names: &["token_ids"],
-                change: |case| {
-                    case.set("image_mask", Value::Absent);
-                    set_int(case, "token_ids", 0, 1 << 20);
+                change: |call| {
+                    call.set("image_mask", Value::Absent);
+                    set_int(call, "token_ids", 0, 1 << 20);
                 },
             },
             Refusal {
                 names: &["token_ids"],
-                change: |case| {
-                    case.set("image_mask", Value::Absent);
-                    set_int(case, "token_ids", -1, -1);
+                change: |call| {
+                    call.set("image_mask", Value::Absent);
+                    set_int(call, "token_ids", -1, -1);
                 },
             },
-            Refusal { names: &["state_slot"], change: |case| set_int(case, "state_slot", 0, 1000) },
-            Refusal { names: &["request_start"], change: |case| set_int(case, "request_start", 0, 1) },
+            Refusal { names: &["state_slot"], change: |call| set_int(call, "state_slot", 0, 1000) },
+            Refusal { names: &["request_start"], change: |call| set_int(call, "request_start", 0, 1) },
             Refusal {
                 names: &["primes"],
-                change: |case| {
-                    case.tensor_mut("primes").set_element(0, &0i64.to_le_bytes());
+                change: |call| {
+                    call.tensor_mut("primes").set_element(0, &0i64.to_le_bytes());
                 },
             },
             Refusal {
                 names: &["offsets"],
-                change: |case| {
-                    case.tensor_mut("offsets").set_element(0, &(1i64 << 31).to_le_bytes());
+                change: |call| {
+                    call.tensor_mut("offsets").set_element(0, &(1i64 << 31).to_le_bytes());
                 },
             },
         ],

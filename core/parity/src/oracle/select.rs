@@ -4,17 +4,17 @@ use deepinfer_ops::Format;
 
 use super::cache::Entries;
 use super::{Element, U, Want, Wants, formats};
-use crate::host::Case;
+use crate::call::Call;
 
-pub(crate) fn index_scores(case: &Case) -> Wants {
-    let (q, head_weight, keys) = (case.tensor("q"), case.tensor("head_weight"), case.tensor("keys"));
+pub(crate) fn index_scores(call: &Call) -> Wants {
+    let (q, head_weight, keys) = (call.tensor("q"), call.tensor("head_weight"), call.tensor("keys"));
     let heads = head_weight.shape[1];
     let dim = q.shape[1] / heads;
-    let entries = Entries::new(case.size("format"), case.size("entries_per_page"), dim, keys.shape[1]);
-    let per_page = case.size("entries_per_page");
-    let (table, pages) = (case.tensor("block_table").ints(), case.dim("block_table", 1));
-    let (request, visible) = (case.tensor("row_request").ints(), case.tensor("visible").ints());
-    let scale = case.real("scale") as f32;
+    let entries = Entries::new(call.size("format"), call.size("entries_per_page"), dim, keys.shape[1]);
+    let per_page = call.size("entries_per_page");
+    let (table, pages) = (call.tensor("block_table").ints(), call.dim("block_table", 1));
+    let (request, visible) = (call.tensor("row_request").ints(), call.tensor("visible").ints());
+    let scale = call.real("scale") as f32;
     let queries = q.wide();
     let weights: Vec<f64> = head_weight
         .values()
@@ -22,14 +22,14 @@ pub(crate) fn index_scores(case: &Case) -> Wants {
         .map(|&w| if head_weight.format == Format::Bf16 { formats::bf16(w * scale) } else { w * scale })
         .map(f64::from)
         .collect();
-    let columns = case.dim("out", 1);
+    let columns = call.dim("out", 1);
     let mut out = Vec::new();
     for t in 0..q.shape[0] {
         for c in 0..columns {
-            let entry = match case.optional("candidates") {
+            let entry = match call.optional("candidates") {
                 None => Some(c),
                 Some(candidates) => {
-                    let size = case.size("block_size");
+                    let size = call.size("block_size");
                     let block = candidates.ints()[t * candidates.shape[1] + c / size];
                     usize::try_from(block).ok().map(|block| block * size + c % size)
                 }
@@ -55,8 +55,8 @@ pub(crate) fn index_scores(case: &Case) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn candidate_block_max(case: &Case) -> Wants {
-    let (scores, visible, size) = (case.tensor("scores"), case.tensor("visible").ints(), case.size("block_size"));
+pub(crate) fn candidate_block_max(call: &Call) -> Wants {
+    let (scores, visible, size) = (call.tensor("scores"), call.tensor("visible").ints(), call.size("block_size"));
     let (columns, values) = (scores.shape[1], scores.values());
     let mut out = Vec::new();
     for (t, &visible) in visible.iter().enumerate() {
@@ -77,8 +77,8 @@ pub(crate) fn candidate_block_max(case: &Case) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn topk_select(case: &Case) -> Wants {
-    let (scores, k) = (case.tensor("scores"), case.dim("out", 1));
+pub(crate) fn topk_select(call: &Call) -> Wants {
+    let (scores, k) = (call.tensor("scores"), call.dim("out", 1));
     let columns = scores.shape[1];
     let values = scores.values();
     let mut out = Vec::new();
@@ -95,9 +95,9 @@ pub(crate) fn topk_select(case: &Case) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn restore_candidate_indices_inplace(case: &Case) -> Wants {
-    let (columns, candidates) = (case.tensor("columns"), case.tensor("candidates"));
-    let (size, listed, blocks) = (case.size("block_size") as i64, candidates.shape[1], candidates.ints());
+pub(crate) fn restore_candidate_indices_inplace(call: &Call) -> Wants {
+    let (columns, candidates) = (call.tensor("columns"), call.tensor("candidates"));
+    let (size, listed, blocks) = (call.size("block_size") as i64, candidates.shape[1], candidates.ints());
     let entry = |(i, c): (usize, i64)| {
         let row = &blocks[i / columns.shape[1] * listed..][..listed];
         match row.get(usize::try_from(c).map_or(usize::MAX, |c| c / size as usize)) {
@@ -109,19 +109,19 @@ pub(crate) fn restore_candidate_indices_inplace(case: &Case) -> Wants {
     vec![("columns", Want::Elements(out))]
 }
 
-pub(crate) fn sparse_attention(case: &Case) -> Wants {
-    let q = case.tensor("q");
+pub(crate) fn sparse_attention(call: &Call) -> Wants {
+    let q = call.tensor("q");
     let (heads, dim, queries) = (q.shape[1], q.shape[2], q.wide());
-    let (sink, scale, rounds) = (case.tensor("sink").wide(), case.real("scale"), case.size("round_probs") == 1);
+    let (sink, scale, rounds) = (call.tensor("sink").wide(), call.real("scale"), call.size("round_probs") == 1);
     let mut sources = vec![(
-        case.tensor("window"),
-        case.tensor("window_slots"),
-        case.size("window_format"),
-        case.size("window_entries_per_page"),
+        call.tensor("window"),
+        call.tensor("window_slots"),
+        call.size("window_format"),
+        call.size("window_entries_per_page"),
     )];
-    if let Some(global) = case.optional("global") {
-        let slots = case.tensor("global_slots");
-        sources.push((global, slots, case.size("global_format"), case.size("global_entries_per_page")));
+    if let Some(global) = call.optional("global") {
+        let slots = call.tensor("global_slots");
+        sources.push((global, slots, call.size("global_format"), call.size("global_entries_per_page")));
     }
     let mut out = Vec::new();
     for t in 0..q.shape[0] {

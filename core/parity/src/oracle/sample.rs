@@ -3,11 +3,11 @@
 use deepinfer_plugin_api::numerics::gumbel::{Domain, noise};
 
 use super::{Element, Want, Wants};
-use crate::host::Case;
+use crate::call::Call;
 
-pub(crate) fn fused_sample(case: &Case) -> Wants {
-    let (logits, inverse) = (case.tensor("logits"), case.tensor("inv_temperature").values());
-    let (seeds, positions) = (case.tensor("seed").ints(), case.tensor("position").ints());
+pub(crate) fn fused_sample(call: &Call) -> Wants {
+    let (logits, inverse) = (call.tensor("logits"), call.tensor("inv_temperature").values());
+    let (seeds, positions) = (call.tensor("seed").ints(), call.tensor("position").ints());
     let (vocabulary, values) = (logits.shape[1], logits.values());
     let draw = |n: usize| {
         let row = &values[n * vocabulary..][..vocabulary];

@@ -3,7 +3,7 @@
 use deepinfer_ops::Format;
 
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::host::{Case, HostTensor, Value};
+use crate::call::{Call, HostTensor, Value};
 use crate::oracle::{dense, sample};
 
 use Content::{Equal, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
@@ -18,10 +18,10 @@ pub(crate) const SPECS: &[OpSpec] = &[
         contents: &[Plain, Tiny, Huge, Nan, Infinite],
         refusals: &[Refusal {
             names: &["out"],
-            change: |case| {
-                let (table, out) = (case.tensor("table").shape.clone(), case.tensor("out").shape.clone());
-                case.set("table", Value::Tensor(HostTensor::filled(Format::U8, &table, 0)));
-                case.set("out", Value::Tensor(HostTensor::filled(Format::F32, &out, 0)));
+            change: |call| {
+                let (table, out) = (call.tensor("table").shape.clone(), call.tensor("out").shape.clone());
+                call.set("table", Value::Tensor(HostTensor::filled(Format::U8, &table, 0)));
+                call.set("out", Value::Tensor(HostTensor::filled(Format::F32, &out, 0)));
             },
         }],
     },
@@ -50,7 +50,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         rows: Rows::Any("T"),
         empty: &["T"],
         contents: &[Plain, Wide, Equal, Zeros, Nan],
-        refusals: &[Refusal { names: &["groups"], change: |case| case.set("groups", Value::U32(0)) }],
+        refusals: &[Refusal { names: &["groups"], change: |call| call.set("groups", Value::U32(0)) }],
     },
     OpSpec {
         name: "grouped_linear",
@@ -60,9 +60,9 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["O", "K"],
         contents: &[Plain, Wide, Zeros, Nan],
         refusals: &[
-            Refusal { names: &["expert_start"], change: |case| set_int(case, "expert_start", 0, 1) },
-            Refusal { names: &["expert_start"], change: |case| set_int(case, "expert_start", -1, 1 << 20) },
-            Refusal { names: &["expert_start"], change: |case| set_int(case, "expert_start", -1, -1) },
+            Refusal { names: &["expert_start"], change: |call| set_int(call, "expert_start", 0, 1) },
+            Refusal { names: &["expert_start"], change: |call| set_int(call, "expert_start", -1, 1 << 20) },
+            Refusal { names: &["expert_start"], change: |call| set_int(call, "expert_start", -1, -1) },
         ],
     },
     OpSpec {
@@ -74,10 +74,10 @@ pub(crate) const SPECS: &[OpSpec] = &[
         contents: &[Plain, Wide, Tiny, Huge, Equal, Zeros, Nan, Infinite],
         refusals: &[Refusal {
             names: &["x"],
-            change: |case| {
-                let (x, out) = (case.tensor("x").format, case.tensor("out").format);
-                case.set("x", Value::Tensor(HostTensor::filled(x, &[2, 24], 0)));
-                case.set("out", Value::Tensor(HostTensor::filled(out, &[2, 24], 0)));
+            change: |call| {
+                let (x, out) = (call.tensor("x").format, call.tensor("out").format);
+                call.set("x", Value::Tensor(HostTensor::filled(x, &[2, 24], 0)));
+                call.set("out", Value::Tensor(HostTensor::filled(out, &[2, 24], 0)));
             },
         }],
     },
@@ -89,12 +89,12 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["T", "H", "R"],
         contents: &[Plain, Wide, Zeros, Nan],
         refusals: &[
-            Refusal { names: &["inverse"], change: |case| case.set("inverse", Value::U32(2)) },
+            Refusal { names: &["inverse"], change: |call| call.set("inverse", Value::U32(2)) },
             Refusal {
                 names: &["freqs"],
-                change: |case| {
-                    let freqs = case.dim("x", 2) / 2 + 1;
-                    case.set("freqs", Value::Tensor(HostTensor::floats(Format::F32, &[freqs], &vec![1.0; freqs])));
+                change: |call| {
+                    let freqs = call.dim("x", 2) / 2 + 1;
+                    call.set("freqs", Value::Tensor(HostTensor::floats(Format::F32, &[freqs], &vec![1.0; freqs])));
                 },
             },
         ],
@@ -107,8 +107,8 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["T"],
         contents: &[Plain, Equal, Zeros, Nan],
         refusals: &[
-            Refusal { names: &["copies", "mix"], change: |case| case.set("copies", Value::U32(7)) },
-            Refusal { names: &["iters"], change: |case| case.set("iters", Value::U32(0)) },
+            Refusal { names: &["copies", "mix"], change: |call| call.set("copies", Value::U32(7)) },
+            Refusal { names: &["iters"], change: |call| call.set("iters", Value::U32(0)) },
         ],
     },
     OpSpec {
@@ -136,13 +136,13 @@ pub(crate) const SPECS: &[OpSpec] = &[
         rows: Rows::Any("N"),
         empty: &["N", "V"],
         contents: &[Plain, Wide, Equal, Zeros, Nan, Infinite],
-        refusals: &[Refusal { names: &["position"], change: |case| set_int(case, "position", 0, -1) }],
+        refusals: &[Refusal { names: &["position"], change: |call| set_int(call, "position", 0, -1) }],
     },
 ];
 
 /// Sets one element of an I32 argument; negative places count from the end.
-pub(super) fn set_int(case: &mut Case, name: &str, place: isize, value: i32) {
-    let tensor = case.tensor_mut(name);
+pub(super) fn set_int(call: &mut Call, name: &str, place: isize, value: i32) {
+    let tensor = call.tensor_mut(name);
     let place = if place < 0 { tensor.len() - place.unsigned_abs() } else { place as usize };
     tensor.set_element(place, &value.to_le_bytes());
 }

@@ -1,21 +1,21 @@
 //! Oracles of the n-gram memory.
 
 use super::{Element, U, Want, Wants};
-use crate::host::{Case, HostTensor, Value};
+use crate::call::{Call, HostTensor, Value};
 
-pub(crate) fn engram_hash(case: &Case) -> Wants {
-    let (tokens, map) = (case.tensor("token_ids").ints(), case.tensor("token_map").ints());
-    let mask = case.optional("image_mask").map(HostTensor::ints);
-    let (start, slot) = (case.tensor("request_start").ints(), case.tensor("state_slot").ints());
+pub(crate) fn engram_hash(call: &Call) -> Wants {
+    let (tokens, map) = (call.tensor("token_ids").ints(), call.tensor("token_map").ints());
+    let mask = call.optional("image_mask").map(HostTensor::ints);
+    let (start, slot) = (call.tensor("request_start").ints(), call.tensor("state_slot").ints());
     let (multipliers, primes, offsets) =
-        (case.tensor("multipliers").ints(), case.tensor("primes").ints(), case.tensor("offsets").ints());
-    let (layers, n, j) = (case.dim("multipliers", 0), case.dim("multipliers", 1), case.dim("primes", 1));
+        (call.tensor("multipliers").ints(), call.tensor("primes").ints(), call.tensor("offsets").ints());
+    let (layers, n, j) = (call.dim("multipliers", 0), call.dim("multipliers", 1), call.dim("primes", 1));
     let heads = j / (n - 1);
-    let pad = match case.value("pad") {
+    let pad = match call.value("pad") {
         Value::I32(pad) => i64::from(*pad),
         _ => panic!("pad is an i32"),
     };
-    let mut history = case.tensor("history").ints();
+    let mut history = call.tensor("history").ints();
     let mut rows = vec![Element::Any; layers * tokens.len() * j];
     for (q, &slot) in slot.iter().enumerate() {
         let kept = slot as usize * (n - 1)..(slot as usize + 1) * (n - 1);
@@ -44,11 +44,11 @@ pub(crate) fn engram_hash(case: &Case) -> Wants {
     vec![("rows", Want::Elements(rows)), ("history", Want::Elements(history))]
 }
 
-pub(crate) fn engram_gather(case: &Case) -> Wants {
-    let (table, out) = (case.tensor("table"), case.tensor("out"));
+pub(crate) fn engram_gather(call: &Call) -> Wants {
+    let (table, out) = (call.tensor("table"), call.tensor("out"));
     let (rows, columns, values) = (table.shape[0], table.shape[1], table.values());
     let mut wanted = Vec::new();
-    for row in case.tensor("rows").ints() {
+    for row in call.tensor("rows").ints() {
         match usize::try_from(row).ok().filter(|&row| row < rows) {
             Some(row) => wanted.extend_from_slice(&values[row * columns..][..columns]),
             None => wanted.extend(std::iter::repeat_n(0.0, columns)),
@@ -57,11 +57,11 @@ pub(crate) fn engram_gather(case: &Case) -> Wants {
     vec![("out", Want::ExactButNan(HostTensor::floats(out.format, &out.shape, &wanted)))]
 }
 
-pub(crate) fn engram_gate(case: &Case) -> Wants {
-    let (x, kv) = (case.tensor("x"), case.tensor("kv").wide());
-    let (q_weight, k_weight) = (case.tensor("q_weight").wide(), case.tensor("k_weight").wide());
-    let mask = case.optional("image_mask").map(HostTensor::ints);
-    let (copies, d, eps) = (x.shape[1], x.shape[2], case.real("eps"));
+pub(crate) fn engram_gate(call: &Call) -> Wants {
+    let (x, kv) = (call.tensor("x"), call.tensor("kv").wide());
+    let (q_weight, k_weight) = (call.tensor("q_weight").wide(), call.tensor("k_weight").wide());
+    let mask = call.optional("image_mask").map(HostTensor::ints);
+    let (copies, d, eps) = (x.shape[1], x.shape[2], call.real("eps"));
     let values = x.wide();
     let mean = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>() / d as f64 + eps;
     // Monotone in the dot product: the ends of its range bound the gate.

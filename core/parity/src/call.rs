@@ -166,12 +166,12 @@ pub(crate) enum Value {
 
 /// A call of an op with all its arguments. Outputs hold what is in their memory before the call.
 #[derive(Clone)]
-pub(crate) struct Case {
+pub(crate) struct Call {
     pub(crate) op: &'static OpInfo,
     pub(crate) args: BTreeMap<&'static str, Value>,
 }
 
-impl Case {
+impl Call {
     /// A call without arguments yet.
     pub(crate) fn new(op: &str) -> Self {
         Self { op: op_by_name(op).unwrap_or_else(|| panic!("no op {op}")), args: BTreeMap::new() }
@@ -239,7 +239,7 @@ impl Case {
     }
 
     /// Keeps the slices `index` of every tensor dimension that the catalogue gives the extent `symbol`.
-    pub(crate) fn select(&self, symbol: &str, index: &[usize]) -> Case {
+    pub(crate) fn select(&self, symbol: &str, index: &[usize]) -> Call {
         let mut out = self.clone();
         for arg in self.op.args {
             for (dim, extent) in arg.shape.iter().enumerate() {
@@ -267,10 +267,26 @@ impl Case {
     }
 }
 
-impl fmt::Display for Case {
+impl Call {
+    /// Formats of the tensors whose format is a choice, as `x=BF16 out=F32`.
+    pub(crate) fn formats(&self) -> String {
+        let mut parts = Vec::new();
+        for arg in self.op.args.iter().filter(|arg| arg.formats.count_ones() > 1) {
+            match self.args.get(arg.name) {
+                Some(Value::Tensor(tensor)) => parts.push(format!("{}={}", arg.name, tensor.format)),
+                // The first one is the one that is drawn from all formats.
+                Some(Value::List(list)) => parts.extend(list.first().map(|t| format!("{}={}", arg.name, t.format))),
+                _ => {}
+            }
+        }
+        parts.join(" ")
+    }
+}
+
+impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.op.name)?;
-        for (name, value) in &self.args {
+        for (name, value) in self.op.args.iter().filter_map(|arg| self.args.get_key_value(arg.name)) {
             match value {
                 Value::Tensor(t) => write!(f, " {name}={}{:?}", t.format, t.shape)?,
                 Value::List(list) => {

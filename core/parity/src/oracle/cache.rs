@@ -3,7 +3,7 @@
 use deepinfer_ops::Format;
 
 use super::{Element, U, Want, Wants};
-use crate::host::{Case, HostTensor};
+use crate::call::{Call, HostTensor};
 
 /// Number format of the values of a cache format.
 const FORMATS: [Format; 5] = [Format::F32, Format::Bf16, Format::Fp8Row32, Format::Fp4Row16, Format::Fp4Row32];
@@ -73,10 +73,10 @@ impl Entries {
     }
 }
 
-pub(crate) fn store_kv_cache(case: &Case) -> Wants {
-    let (kv, slots, mut cache) = (case.tensor("kv"), case.tensor("slots").ints(), case.tensor("cache").clone());
+pub(crate) fn store_kv_cache(call: &Call) -> Wants {
+    let (kv, slots, mut cache) = (call.tensor("kv"), call.tensor("slots").ints(), call.tensor("cache").clone());
     let (dim, values) = (kv.shape[1], kv.values());
-    let entries = Entries::new(case.size("format"), case.size("entries_per_page"), dim, cache.shape[1]);
+    let entries = Entries::new(call.size("format"), call.size("entries_per_page"), dim, cache.shape[1]);
     let alone = Entries { per_page: 1, ..entries };
     let mut rounded = Vec::new();
     for (t, &slot) in slots.iter().enumerate() {
@@ -89,28 +89,28 @@ pub(crate) fn store_kv_cache(case: &Case) -> Wants {
         rounded.extend(alone.read(&entry, 0));
     }
     let mut wants = vec![("cache", Want::Exact(cache))];
-    if let Some(out) = case.optional("rounded") {
+    if let Some(out) = call.optional("rounded") {
         wants.push(("rounded", Want::ExactButNan(HostTensor::floats(out.format, &out.shape, &rounded))));
     }
     wants
 }
 
-pub(crate) fn load_paged_kv_cache(case: &Case) -> Wants {
-    let (cache, out) = (case.tensor("cache"), case.tensor("out"));
+pub(crate) fn load_paged_kv_cache(call: &Call) -> Wants {
+    let (cache, out) = (call.tensor("cache"), call.tensor("out"));
     let dim = out.shape[1];
-    let entries = Entries::new(case.size("format"), case.size("entries_per_page"), dim, cache.shape[1]);
+    let entries = Entries::new(call.size("format"), call.size("entries_per_page"), dim, cache.shape[1]);
     let row = |&slot: &i64| match usize::try_from(slot) {
         Ok(slot) => entries.read(&cache.codes, slot),
         Err(_) => vec![0.0; dim],
     };
-    let values: Vec<f32> = case.tensor("slots").ints().iter().flat_map(row).collect();
+    let values: Vec<f32> = call.tensor("slots").ints().iter().flat_map(row).collect();
     vec![("out", Want::ExactButNan(HostTensor::floats(out.format, &out.shape, &values)))]
 }
 
-pub(crate) fn convert_kv_index(case: &Case) -> Wants {
-    let (positions, request) = (case.tensor("positions"), case.tensor("row_request").ints());
+pub(crate) fn convert_kv_index(call: &Call) -> Wants {
+    let (positions, request) = (call.tensor("positions"), call.tensor("row_request").ints());
     let (table, pages, entries) =
-        (case.tensor("block_table").ints(), case.dim("block_table", 1), case.size("entries_per_page") as i64);
+        (call.tensor("block_table").ints(), call.dim("block_table", 1), call.size("entries_per_page") as i64);
     let slots = positions.ints().into_iter().enumerate().map(|(i, p)| {
         let q = request[i / positions.shape[1]] as usize;
         if p < 0 { -1 } else { table[q * pages + (p / entries) as usize] * entries + p % entries }
@@ -118,17 +118,17 @@ pub(crate) fn convert_kv_index(case: &Case) -> Wants {
     vec![("slots", Want::Elements(slots.map(Element::Int).collect()))]
 }
 
-pub(crate) fn compress_and_update_state(case: &Case) -> Wants {
-    let (latent, score, state) = (case.tensor("latent"), case.tensor("score"), case.tensor("state"));
-    let (dim, ring, ratio) = (latent.shape[1], state.shape[1], case.size("ratio"));
-    let positions = case.tensor("positions").ints();
-    let (start, slot) = (case.tensor("request_start").ints(), case.tensor("state_slot").ints());
-    let request = case.tensor("row_request").ints();
+pub(crate) fn compress_and_update_state(call: &Call) -> Wants {
+    let (latent, score, state) = (call.tensor("latent"), call.tensor("score"), call.tensor("state"));
+    let (dim, ring, ratio) = (latent.shape[1], state.shape[1], call.size("ratio"));
+    let positions = call.tensor("positions").ints();
+    let (start, slot) = (call.tensor("request_start").ints(), call.tensor("state_slot").ints());
+    let request = call.tensor("row_request").ints();
     let (latents, scores, kept) = (latent.wide(), score.wide(), state.wide());
     let ring_row = |q: usize, p: i64| ((slot[q] as usize * ring) + p as usize % ring) * 2;
 
     let mut out = Vec::new();
-    for last in case.tensor("group_row").ints() {
+    for last in call.tensor("group_row").ints() {
         let q = request[last as usize] as usize;
         let end = positions[last as usize];
         let members: Vec<(&[f64], &[f64])> = (end - ratio as i64 + 1..=end)

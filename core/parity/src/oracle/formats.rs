@@ -2,7 +2,7 @@
 
 use deepinfer_ops::Format;
 
-use crate::host::HostTensor;
+use crate::call::HostTensor;
 
 /// Value of an E4M3 code.
 pub(crate) fn e4m3(code: u8) -> f64 {

@@ -1,14 +1,12 @@
-//! Runs a case on a device: uploads it in one of two layouts, calls the op, reads back what it wrote.
+//! Runs a call on a device: uploads it in one of two layouts, calls the op, reads back what it wrote.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use deepinfer_ops::traits::*;
 use deepinfer_ops::{Device, Format, OpError, Tensor, args};
 use deepinfer_plugin_api::Role;
-use deepinfer_tests::Tensors;
 
-use crate::host::{Case, HostTensor, Value};
+use crate::call::{Call, HostTensor, Value};
 
 /// How tensors lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,35 +32,44 @@ const GAP: usize = 3;
 const GAP_BYTE: u8 = 0x5A;
 
 /// Written arguments by name.
-pub(crate) type Outcome = BTreeMap<&'static str, HostTensor>;
+pub(crate) type Written = BTreeMap<&'static str, HostTensor>;
+
+/// Why a call gave no result.
+#[derive(Debug)]
+pub(crate) enum RunError {
+    /// The arguments did not reach the device.
+    Upload(OpError),
+    /// The op was refused, or reported a fault.
+    Op(OpError),
+    /// The op wrote into a gap between the rows of this argument.
+    Gap(&'static str),
+}
 
 /// Calls the op and returns its written arguments.
-///
-/// # Panics
-/// If the op wrote into a gap between rows.
-pub(crate) fn run(device: &Rc<dyn Device>, case: &Case, layout: Layout, route: Route) -> Result<Outcome, OpError> {
-    let tensors = Tensors(device.clone());
-    let mut bound = Bound { case, tensors: BTreeMap::new(), lists: BTreeMap::new() };
-    for (&name, value) in &case.args {
+pub(crate) fn run(device: &dyn Device, call: &Call, layout: Layout, route: Route) -> Result<Written, RunError> {
+    let mut bound = Bound { call, tensors: BTreeMap::new(), lists: BTreeMap::new() };
+    for (&name, value) in &call.args {
         match value {
             Value::Tensor(host) => {
-                bound.tensors.insert(name, Placed::new(&tensors, host, layout));
+                bound.tensors.insert(name, Placed::new(device, host, layout).map_err(RunError::Upload)?);
             }
             Value::List(list) => {
-                let list = list.iter().map(|host| Placed::new(&tensors, host, layout).view).collect();
-                bound.lists.insert(name, list);
+                let views = list.iter().map(|host| Placed::new(device, host, layout).map(|placed| placed.view));
+                bound.lists.insert(name, views.collect::<Result<_, _>>().map_err(RunError::Upload)?);
             }
             _ => {}
         }
     }
-    dispatch(&bound, &**device, route)?;
-    let written = case.op.args.iter().filter(|arg| arg.role != Role::In);
-    Ok(written
-        .filter_map(|arg| {
-            let placed = bound.tensors.get(arg.name)?;
-            Some((arg.name, placed.read(&tensors, case.tensor(arg.name), case.op.name)))
-        })
-        .collect())
+    dispatch(&bound, device, route).map_err(RunError::Op)?;
+    let written = call.op.args.iter().filter(|arg| arg.role != Role::In);
+    let mut out = Written::new();
+    for arg in written {
+        if let Some(placed) = bound.tensors.get(arg.name) {
+            let tensor = placed.read(device, call.tensor(arg.name)).map_err(RunError::Op)?;
+            out.insert(arg.name, tensor.ok_or(RunError::Gap(arg.name))?);
+        }
+    }
+    Ok(out)
 }
 
 /// A tensor on the device.
@@ -73,48 +80,47 @@ struct Placed {
 }
 
 impl Placed {
-    fn new(tensors: &Tensors, host: &HostTensor, layout: Layout) -> Self {
+    fn new(device: &dyn Device, host: &HostTensor, layout: Layout) -> Result<Self, OpError> {
         match (layout, host.format.scale()) {
-            (Layout::Strided, None) if host.shape.len() > 1 => Self::strided(tensors, host),
+            (Layout::Strided, None) if host.shape.len() > 1 => Self::strided(device, host),
             (Layout::Strided, Some(scale)) if scale.rows == 1 && host.shape.len() == 2 && host.shape[1] > 0 => {
-                let longer = with_row_before(host);
-                let whole = tensors.quantized(host.format, &longer.shape, &longer.codes, &longer.scales);
-                let view = whole.rows(1, host.shape[0]);
-                Self { view: view.clone(), memory: (as_bytes(&view, host.codes.len()), Some(view.scale_as_bytes())) }
+                let whole = upload(device, &with_row_before(host))?;
+                Ok(Self::of(whole.rows(1, host.shape[0]), host.codes.len()))
             }
-            (_, None) => {
-                let view = tensors.from_bytes(host.format, &host.shape, &host.codes);
-                Self { memory: (as_bytes(&view, host.codes.len()), None), view }
-            }
-            (_, Some(_)) => {
-                let view = tensors.quantized(host.format, &host.shape, &host.codes, &host.scales);
-                Self { memory: (as_bytes(&view, host.codes.len()), Some(view.scale_as_bytes())), view }
-            }
+            _ => Ok(Self::of(upload(device, host)?, host.codes.len())),
         }
     }
 
-    fn strided(tensors: &Tensors, host: &HostTensor) -> Self {
+    fn of(view: Tensor, bytes: usize) -> Self {
+        let scales = view.scale().is_some().then(|| view.scale_as_bytes());
+        Self { memory: (as_bytes(&view, bytes), scales), view }
+    }
+
+    fn strided(device: &dyn Device, host: &HostTensor) -> Result<Self, OpError> {
         let (rows, columns, size) = row_geometry(host);
         let mut bytes = vec![GAP_BYTE; rows * (columns + GAP) * size];
         for row in 0..rows {
             bytes[row * (columns + GAP) * size..][..columns * size]
                 .copy_from_slice(&host.codes[row * columns * size..][..columns * size]);
         }
-        let whole = tensors.from_bytes(host.format, &[rows * (columns + GAP)], &bytes);
+        let memory = device.allocate(bytes.len())?;
+        let whole = Tensor::plain(&memory, 0, host.format, &[rows * (columns + GAP)]);
+        device.upload(&whole, &bytes)?;
         let mut strides = vec![1; host.shape.len()];
         let mut stride = columns + GAP;
         for dim in (0..host.shape.len() - 1).rev() {
             strides[dim] = stride;
             stride *= host.shape[dim].max(1);
         }
-        Self { view: whole.with_strides(&host.shape, &strides), memory: (as_bytes(&whole, bytes.len()), None) }
+        Ok(Self { view: whole.with_strides(&host.shape, &strides), memory: (as_bytes(&whole, bytes.len()), None) })
     }
 
-    fn read(&self, tensors: &Tensors, host: &HostTensor, op: &str) -> HostTensor {
+    /// The content without gaps; `None` if a gap was written.
+    fn read(&self, device: &dyn Device, host: &HostTensor) -> Result<Option<HostTensor>, OpError> {
         let mut out = host.clone();
-        let bytes = tensors.bytes(&self.memory.0);
+        let bytes = download(device, &self.memory.0)?;
         if let Some(scales) = &self.memory.1 {
-            (out.codes, out.scales) = (bytes, tensors.bytes(scales));
+            (out.codes, out.scales) = (bytes, download(device, scales)?);
         } else if bytes.len() == host.codes.len() {
             out.codes = bytes;
         } else {
@@ -122,12 +128,36 @@ impl Placed {
             out.codes.clear();
             for row in bytes.chunks_exact((columns + GAP) * size) {
                 let (row, gap) = row.split_at(columns * size);
-                assert!(gap.iter().all(|&byte| byte == GAP_BYTE), "{op} wrote between the rows of a strided tensor");
+                if gap.iter().any(|&byte| byte != GAP_BYTE) {
+                    return Ok(None);
+                }
                 out.codes.extend_from_slice(row);
             }
         }
-        out
+        Ok(Some(out))
     }
+}
+
+/// A contiguous tensor on the device.
+fn upload(device: &dyn Device, host: &HostTensor) -> Result<Tensor, OpError> {
+    let codes = device.allocate(host.codes.len())?;
+    let tensor = if host.format.scale().is_some() {
+        let scales = device.allocate(host.scales.len())?;
+        let tensor = Tensor::quantized((&codes, 0), (&scales, 0), host.format, &host.shape);
+        device.upload(&tensor.scale_as_bytes(), &host.scales)?;
+        tensor
+    } else {
+        Tensor::plain(&codes, 0, host.format, &host.shape)
+    };
+    device.upload(&tensor, &host.codes)?;
+    Ok(tensor)
+}
+
+/// The bytes of a contiguous tensor, without its scales.
+fn download(device: &dyn Device, tensor: &Tensor) -> Result<Vec<u8>, OpError> {
+    let mut bytes = vec![0; tensor.bytes()];
+    device.download(tensor, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Rows, columns and bytes per element of a plain tensor seen as a matrix.
@@ -151,14 +181,14 @@ fn as_bytes(tensor: &Tensor, bytes: usize) -> Tensor {
 
 /// Arguments on the device, by name.
 struct Bound<'a> {
-    case: &'a Case,
+    call: &'a Call,
     tensors: BTreeMap<&'static str, Placed>,
     lists: BTreeMap<&'static str, Vec<Tensor>>,
 }
 
 impl Bound<'_> {
     fn tensor(&self, name: &str) -> &Tensor {
-        self.optional(name).unwrap_or_else(|| panic!("{}: {name} is absent", self.case.op.name))
+        self.optional(name).unwrap_or_else(|| panic!("{}: {name} is absent", self.call.op.name))
     }
 
     fn optional(&self, name: &str) -> Option<&Tensor> {
@@ -170,17 +200,17 @@ impl Bound<'_> {
     }
 
     fn u32(&self, name: &str) -> u32 {
-        self.case.size(name) as u32
+        self.call.size(name) as u32
     }
 
     fn f32(&self, name: &str) -> f32 {
-        self.case.real(name) as f32
+        self.call.real(name) as f32
     }
 
     fn i32(&self, name: &str) -> i32 {
-        match self.case.value(name) {
+        match self.call.value(name) {
             Value::I32(v) => *v,
-            _ => panic!("{}: {name} is no i32", self.case.op.name),
+            _ => panic!("{}: {name} is no i32", self.call.op.name),
         }
     }
 }
@@ -192,7 +222,7 @@ macro_rules! calls {
         pub(crate) const CALLABLE: &[&str] = &[$(stringify!($op)),*];
 
         fn dispatch(bound: &Bound<'_>, device: &dyn Device, route: Route) -> Result<(), OpError> {
-            match bound.case.op.name {
+            match bound.call.op.name {
                 $(stringify!($op) => {
                     let args = args::$Args { $($arg: bound.$kind(stringify!($arg))),* };
                     match route {

@@ -1,11 +1,11 @@
 //! Oracles of copies, norms, products, quantisation, rotation and hyper-connections.
 
 use super::{Element, U, Want, Wants};
-use crate::host::{Case, HostTensor};
+use crate::call::{Call, HostTensor};
 
-pub(crate) fn gather(case: &Case) -> Wants {
-    let (table, index, repeat) = (case.tensor("table"), case.tensor("index").ints(), case.size("repeat"));
-    let out = case.tensor("out");
+pub(crate) fn gather(call: &Call) -> Wants {
+    let (table, index, repeat) = (call.tensor("table"), call.tensor("index").ints(), call.size("repeat"));
+    let out = call.tensor("out");
     let (rows, columns) = (table.shape[0], table.shape[1]);
     let mut wanted = HostTensor::filled(out.format, &out.shape, 0);
     let converts = table.format != out.format;
@@ -30,8 +30,8 @@ fn mean_square(row: &[f64], eps: f64) -> f64 {
     row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64 + eps
 }
 
-pub(crate) fn rms_norm(case: &Case) -> Wants {
-    let (x, weight, eps) = (case.tensor("x").wide(), case.tensor("weight").wide(), case.real("eps"));
+pub(crate) fn rms_norm(call: &Call) -> Wants {
+    let (x, weight, eps) = (call.tensor("x").wide(), call.tensor("weight").wide(), call.real("eps"));
     let n = weight.len();
     let mut out = Vec::new();
     for row in x.chunks(n.max(1)) {
@@ -48,8 +48,8 @@ pub(crate) fn rms_norm(case: &Case) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn rstd(case: &Case) -> Wants {
-    let (x, eps, n) = (case.tensor("x").wide(), case.real("eps"), case.dim("x", 1));
+pub(crate) fn rstd(call: &Call) -> Wants {
+    let (x, eps, n) = (call.tensor("x").wide(), call.real("eps"), call.dim("x", 1));
     let rows =
         x.chunks(n.max(1)).map(|row| Element::relative(1.0 / mean_square(row, eps).sqrt(), n as f64 / 2.0 + 3.0));
     vec![("out", Want::Elements(rows.collect()))]
@@ -61,23 +61,23 @@ fn dot(x: &[f64], w: &[f64]) -> Element {
     Element::sum(products().sum(), x.len(), products().map(f64::abs).sum())
 }
 
-pub(crate) fn linear(case: &Case) -> Wants {
-    let (x, weight, groups) = (case.tensor("x").wide(), case.tensor("weight").wide(), case.size("groups"));
-    let (k, outputs) = (case.dim("weight", 1), case.dim("weight", 0));
+pub(crate) fn linear(call: &Call) -> Wants {
+    let (x, weight, groups) = (call.tensor("x").wide(), call.tensor("weight").wide(), call.size("groups"));
+    let (k, outputs) = (call.dim("weight", 1), call.dim("weight", 0));
     let per_group = outputs / groups;
     let mut out = Vec::new();
-    for t in 0..case.dim("x", 0) {
+    for t in 0..call.dim("x", 0) {
         let row = &x[t * groups * k..][..groups * k];
         out.extend((0..outputs).map(|o| dot(&row[o / per_group * k..][..k], &weight[o * k..][..k])));
     }
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn grouped_linear(case: &Case) -> Wants {
-    let (x, start) = (case.tensor("x").wide(), case.tensor("expert_start").ints());
-    let (k, outputs) = (case.dim("x", 1), case.dim("out", 1));
-    let mut out = vec![Element::Kept; case.tensor("out").len()];
-    for (e, weight) in case.list("weight").iter().enumerate() {
+pub(crate) fn grouped_linear(call: &Call) -> Wants {
+    let (x, start) = (call.tensor("x").wide(), call.tensor("expert_start").ints());
+    let (k, outputs) = (call.dim("x", 1), call.dim("out", 1));
+    let mut out = vec![Element::Kept; call.tensor("out").len()];
+    for (e, weight) in call.list("weight").iter().enumerate() {
         let weight = weight.wide();
         for m in start[e] as usize..start[e + 1] as usize {
             for o in 0..outputs {
@@ -88,14 +88,14 @@ pub(crate) fn grouped_linear(case: &Case) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn quantize(case: &Case) -> Wants {
-    let out = case.tensor("out");
-    vec![("out", Want::Exact(HostTensor::floats(out.format, &out.shape, &case.tensor("x").values())))]
+pub(crate) fn quantize(call: &Call) -> Wants {
+    let out = call.tensor("out");
+    vec![("out", Want::Exact(HostTensor::floats(out.format, &out.shape, &call.tensor("x").values())))]
 }
 
-pub(crate) fn rope(case: &Case) -> Wants {
-    let x = case.tensor("x");
-    let (positions, freqs) = (case.tensor("positions").ints(), case.tensor("freqs").values());
+pub(crate) fn rope(call: &Call) -> Wants {
+    let x = call.tensor("x");
+    let (positions, freqs) = (call.tensor("positions").ints(), call.tensor("freqs").values());
     let (heads, channels) = (x.shape[1], x.shape[2]);
     let values = x.wide();
     // Channels before the rotated ones keep their bits.
@@ -105,7 +105,7 @@ pub(crate) fn rope(case: &Case) -> Wants {
             let tail = (t * heads + h) * channels + channels - 2 * freqs.len();
             for (i, &freq) in freqs.iter().enumerate() {
                 let angle = f64::from(position as f32 * freq);
-                let angle = if case.size("inverse") == 1 { -angle } else { angle };
+                let angle = if call.size("inverse") == 1 { -angle } else { angle };
                 let (a, b) = (values[tail + 2 * i], values[tail + 2 * i + 1]);
                 let pair = [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()];
                 // Two ulp of the larger: an ulp is at most twice the unit roundoff of the value.
@@ -123,10 +123,10 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-pub(crate) fn hc_mix(case: &Case) -> Wants {
-    let (mix, rstd) = (case.tensor("mix").wide(), case.tensor("rstd").wide());
-    let (base, scale) = (case.tensor("base").wide(), case.tensor("scale").wide());
-    let (c, iters, eps) = (case.size("copies"), case.size("iters"), case.real("eps"));
+pub(crate) fn hc_mix(call: &Call) -> Wants {
+    let (mix, rstd) = (call.tensor("mix").wide(), call.tensor("rstd").wide());
+    let (base, scale) = (call.tensor("base").wide(), call.tensor("scale").wide());
+    let (c, iters, eps) = (call.size("copies"), call.size("iters"), call.real("eps"));
     let (mut pre, mut post, mut comb) = (Vec::new(), Vec::new(), Vec::new());
     for (row, rstd) in mix.chunks(2 * c + c * c).zip(&rstd) {
         let z = |gain: usize, i: usize| row[i] * rstd * scale[gain] + base[i];
@@ -159,8 +159,8 @@ pub(crate) fn hc_mix(case: &Case) -> Wants {
     vec![("pre", Want::Elements(pre)), ("post", Want::Elements(post)), ("comb", Want::Elements(comb))]
 }
 
-pub(crate) fn hc_collapse(case: &Case) -> Wants {
-    let (x, pre) = (case.tensor("x"), case.tensor("pre").wide());
+pub(crate) fn hc_collapse(call: &Call) -> Wants {
+    let (x, pre) = (call.tensor("x"), call.tensor("pre").wide());
     let (copies, channels, values) = (x.shape[1], x.shape[2], x.wide());
     let mut out = Vec::new();
     for t in 0..x.shape[0] {
@@ -172,10 +172,10 @@ pub(crate) fn hc_collapse(case: &Case) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn hc_expand(case: &Case) -> Wants {
-    let x = case.tensor("x");
+pub(crate) fn hc_expand(call: &Call) -> Wants {
+    let x = call.tensor("x");
     let (copies, channels, values) = (x.shape[1], x.shape[2], x.wide());
-    let (y, post, comb) = (case.tensor("y").wide(), case.tensor("post").wide(), case.tensor("comb").wide());
+    let (y, post, comb) = (call.tensor("y").wide(), call.tensor("post").wide(), call.tensor("comb").wide());
     let mut out = Vec::new();
     for t in 0..x.shape[0] {
         for j in 0..copies {

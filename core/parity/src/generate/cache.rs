@@ -2,7 +2,7 @@
 
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::host::{HostTensor, Value};
+use crate::call::{HostTensor, Value};
 use crate::oracle::cache;
 
 use Content::{Equal, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
@@ -16,16 +16,16 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["T", "D"],
         contents: &[Plain, Wide, Tiny, Huge, Zeros, Nan, Infinite],
         refusals: &[
-            Refusal { names: &["format"], change: |case| case.set("format", Value::U32(5)) },
+            Refusal { names: &["format"], change: |call| call.set("format", Value::U32(5)) },
             Refusal {
                 names: &["entries_per_page", "cache"],
-                change: |case| case.set("entries_per_page", Value::U32(0)),
+                change: |call| call.set("entries_per_page", Value::U32(0)),
             },
             Refusal {
                 names: &["entries_per_page", "cache"],
-                change: |case| case.set("entries_per_page", Value::U32(1 << 20)),
+                change: |call| call.set("entries_per_page", Value::U32(1 << 20)),
             },
-            Refusal { names: &["slots"], change: |case| set_int(case, "slots", -1, 1 << 20) },
+            Refusal { names: &["slots"], change: |call| set_int(call, "slots", -1, 1 << 20) },
         ],
     },
     OpSpec {
@@ -36,16 +36,16 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["M", "D"],
         contents: &[Plain],
         refusals: &[
-            Refusal { names: &["format"], change: |case| case.set("format", Value::U32(u32::MAX)) },
+            Refusal { names: &["format"], change: |call| call.set("format", Value::U32(u32::MAX)) },
             Refusal {
                 names: &["entries_per_page", "cache"],
-                change: |case| case.set("entries_per_page", Value::U32(0)),
+                change: |call| call.set("entries_per_page", Value::U32(0)),
             },
             Refusal {
                 names: &["entries_per_page", "cache"],
-                change: |case| case.set("entries_per_page", Value::U32(u32::MAX)),
+                change: |call| call.set("entries_per_page", Value::U32(u32::MAX)),
             },
-            Refusal { names: &["slots"], change: |case| set_int(case, "slots", -1, i32::MAX) },
+            Refusal { names: &["slots"], change: |call| set_int(call, "slots", -1, i32::MAX) },
         ],
     },
     OpSpec {
@@ -56,16 +56,16 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["T", "K"],
         contents: &[Plain],
         refusals: &[
-            Refusal { names: &["entries_per_page"], change: |case| case.set("entries_per_page", Value::U32(0)) },
-            Refusal { names: &["row_request"], change: |case| set_int(case, "row_request", 0, -1) },
-            Refusal { names: &["row_request"], change: |case| set_int(case, "row_request", -1, 1000) },
-            Refusal { names: &["positions"], change: |case| set_int(case, "positions", 0, i32::MAX) },
+            Refusal { names: &["entries_per_page"], change: |call| call.set("entries_per_page", Value::U32(0)) },
+            Refusal { names: &["row_request"], change: |call| set_int(call, "row_request", 0, -1) },
+            Refusal { names: &["row_request"], change: |call| set_int(call, "row_request", -1, 1000) },
+            Refusal { names: &["positions"], change: |call| set_int(call, "positions", 0, i32::MAX) },
             Refusal {
                 names: &["block_table"],
-                change: |case| {
-                    let pages = case.tensor("block_table").len();
-                    (0..pages).for_each(|i| set_int(case, "block_table", i as isize, -1));
-                    set_int(case, "positions", 0, 0);
+                change: |call| {
+                    let pages = call.tensor("block_table").len();
+                    (0..pages).for_each(|i| set_int(call, "block_table", i as isize, -1));
+                    set_int(call, "positions", 0, 0);
                 },
             },
         ],
@@ -78,17 +78,17 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["M", "D"],
         contents: &[Plain, Wide, Equal, Zeros, Nan],
         refusals: &[
-            Refusal { names: &["ratio"], change: |case| case.set("ratio", Value::U32(1)) },
-            Refusal { names: &["ratio"], change: |case| case.set("ratio", Value::U32(100)) },
-            Refusal { names: &["state_slot"], change: |case| set_int(case, "state_slot", 0, 100) },
-            Refusal { names: &["request_start"], change: |case| set_int(case, "request_start", -1, 0) },
-            Refusal { names: &["request_start"], change: |case| set_int(case, "request_start", 0, -1) },
+            Refusal { names: &["ratio"], change: |call| call.set("ratio", Value::U32(1)) },
+            Refusal { names: &["ratio"], change: |call| call.set("ratio", Value::U32(100)) },
+            Refusal { names: &["state_slot"], change: |call| set_int(call, "state_slot", 0, 100) },
+            Refusal { names: &["request_start"], change: |call| set_int(call, "request_start", -1, 0) },
+            Refusal { names: &["request_start"], change: |call| set_int(call, "request_start", 0, -1) },
             Refusal {
                 names: &["group_row"],
-                change: |case| {
-                    case.set("group_row", Value::Tensor(HostTensor::i32(&[1], &[100])));
-                    let (format, dim) = (case.tensor("out").format, case.dim("latent", 1));
-                    case.set("out", Value::Tensor(HostTensor::filled(format, &[1, dim], 0)));
+                change: |call| {
+                    call.set("group_row", Value::Tensor(HostTensor::i32(&[1], &[100])));
+                    let (format, dim) = (call.tensor("out").format, call.dim("latent", 1));
+                    call.set("out", Value::Tensor(HostTensor::filled(format, &[1, dim], 0)));
                 },
             },
         ],

@@ -1,0 +1,252 @@
+//! Cases as data: which op, which property, which number.
+
+use std::fmt;
+use std::str::FromStr;
+
+use deepinfer_plugin_api::Kind;
+use serde::{Deserialize, Serialize};
+
+use crate::call::{Call, Value};
+use crate::generate::{Calls, Content, OpSpec, Rows, specs};
+use crate::refuse;
+
+/// Levels of conformance.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Level {
+    /// Loading, negotiation and refusals of a whole backend.
+    L0,
+    /// Memory, copies, streams and events.
+    L1,
+    /// Ops against their oracles.
+    L2,
+    /// A model end to end.
+    L3,
+    /// Properties of bits: determinism, batch invariance, strides, outputs written whole.
+    L4,
+    /// Recorded work and its replay.
+    L5,
+}
+
+impl Level {
+    /// All levels, lowest first.
+    pub const ALL: [Level; 6] = [Level::L0, Level::L1, Level::L2, Level::L3, Level::L4, Level::L5];
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Level::ALL.into_iter().find(|level| level.to_string().eq_ignore_ascii_case(text));
+        named.ok_or_else(|| format!("{text:?} is no level; there are L0 to L5"))
+    }
+}
+
+/// The property that a case checks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Check {
+    /// Outputs agree with the oracle within the contract.
+    Value,
+    /// Empty tensors are accepted.
+    Empty,
+    /// A wrong value is refused, and the device works on.
+    Refusal,
+    /// A wrong format, rank or extent is refused, and the device works on.
+    Malformed,
+    /// Outputs agree with the oracle whatever lies in their memory before.
+    Poison,
+    /// Tensors with gaps between their rows give the same bits, and the gaps stay as they are.
+    Strided,
+    /// A row gives the same bits alone, in other company and in another order.
+    Rows,
+    /// The same call gives the same bits again.
+    Twice,
+}
+
+impl Check {
+    /// All checks of an op, in the order in which they run.
+    pub const ALL: [Check; 8] = [
+        Check::Value,
+        Check::Empty,
+        Check::Refusal,
+        Check::Malformed,
+        Check::Twice,
+        Check::Strided,
+        Check::Poison,
+        Check::Rows,
+    ];
+
+    /// Name in the name of a case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Check::Value => "value",
+            Check::Empty => "empty",
+            Check::Refusal => "refusal",
+            Check::Malformed => "malformed",
+            Check::Poison => "poison",
+            Check::Strided => "strided",
+            Check::Rows => "rows",
+            Check::Twice => "twice",
+        }
+    }
+
+    /// Its level.
+    pub fn level(self) -> Level {
+        match self {
+            Check::Value | Check::Empty | Check::Refusal | Check::Malformed => Level::L2,
+            Check::Poison | Check::Strided | Check::Rows | Check::Twice => Level::L4,
+        }
+    }
+}
+
+/// A check of an op: what [`crate::run_case`] runs. It means the same in every process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Case {
+    /// Op.
+    pub op: &'static str,
+    /// What is checked.
+    pub check: Check,
+    /// Which of the calls that the seed draws; or which empty extent, or which wrong argument.
+    pub number: usize,
+    /// Seed of the arguments.
+    pub seed: u64,
+}
+
+impl fmt::Display for Case {
+    /// `op/check/number`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.op, self.check.name(), self.number)
+    }
+}
+
+/// What the shapes of a call are like: kernels differ at their edges.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShapeClass {
+    /// Some extent is 0.
+    Empty,
+    /// One row.
+    OneRow,
+    /// Rows of a multiple of 32 elements.
+    Aligned,
+    /// Rows of another length.
+    Ragged,
+    /// Rows of 1024 elements and more.
+    Wide,
+}
+
+impl ShapeClass {
+    /// All classes.
+    pub const ALL: [ShapeClass; 5] = [Self::Empty, Self::OneRow, Self::Aligned, Self::Ragged, Self::Wide];
+
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::OneRow => "one row",
+            Self::Aligned => "aligned",
+            Self::Ragged => "ragged",
+            Self::Wide => "wide",
+        }
+    }
+
+    fn of(call: &Call, rows: Rows) -> Self {
+        let tensors = || {
+            call.args.values().filter_map(|value| match value {
+                Value::Tensor(tensor) => Some(tensor),
+                _ => None,
+            })
+        };
+        // Tables and lists of indices beside the data say little about a kernel's tiles.
+        let subject = call.op.args.iter().find_map(|arg| call.args.get(arg.name).filter(|_| arg.kind == Kind::Tensor));
+        let width = match subject {
+            Some(Value::Tensor(tensor)) => tensor.shape.last().copied().unwrap_or(1),
+            _ => 1,
+        };
+        let count = match rows {
+            Rows::Any(symbol) | Rows::Ascending(symbol) => call.extent(symbol),
+            Rows::OfExperts => call.extent("M"),
+            Rows::Dependent => 2,
+        };
+        match () {
+            () if tensors().any(|tensor| tensor.shape.contains(&0)) => Self::Empty,
+            () if width >= 1024 => Self::Wide,
+            () if count == 1 => Self::OneRow,
+            () if width.is_multiple_of(32) => Self::Aligned,
+            () => Self::Ragged,
+        }
+    }
+}
+
+/// What a person needs to know of a case that fails, and a report to class it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Facts {
+    /// Formats of the arguments that have a choice, as `x=BF16 out=F32`; empty when none has.
+    pub formats: String,
+    /// Class of its shapes.
+    pub shape: ShapeClass,
+    /// What stands in its subject; `None` for wrong and empty arguments.
+    pub content: Option<Content>,
+    /// All arguments with formats, shapes and scalars.
+    pub call: String,
+}
+
+impl Case {
+    /// What the op is known by.
+    ///
+    /// # Panics
+    /// If the catalogue has no such op, or it has no cases.
+    pub(crate) fn spec(&self) -> &'static OpSpec {
+        specs().find(|spec| spec.name == self.op).unwrap_or_else(|| panic!("no cases of {}", self.op))
+    }
+
+    /// The call that is made, or from which those that are made derive, and its content.
+    pub(crate) fn call(&self) -> (Call, Option<Content>) {
+        let (spec, calls) = (self.spec(), Calls::new(self.spec(), self.seed));
+        match self.check {
+            Check::Value | Check::Poison | Check::Strided | Check::Rows | Check::Twice => {
+                let drawn = calls.draw(self.number);
+                (drawn.call, Some(drawn.content))
+            }
+            Check::Empty => (calls.base().select(spec.empty[self.number], &[]), None),
+            Check::Refusal => (refuse::wrong_values(spec, &calls.base()).swap_remove(self.number).call, None),
+            Check::Malformed => (refuse::wrong_tensors(&calls.base()).swap_remove(self.number).call, None),
+        }
+    }
+
+    /// Formats, shapes and contents.
+    ///
+    /// # Panics
+    /// If the op has no case of this check and number.
+    pub fn facts(&self) -> Facts {
+        let (call, content) = self.call();
+        // A wrong rank has no class; the call is right but for one argument.
+        let shape = match self.check {
+            Check::Malformed => ShapeClass::of(&Calls::new(self.spec(), self.seed).base(), self.spec().rows),
+            _ => ShapeClass::of(&call, self.spec().rows),
+        };
+        Facts { formats: call.formats(), shape, content, call: call.to_string() }
+    }
+}
+
+/// The cases of one check of an op: as many as cover it, or at most `limit`.
+///
+/// # Panics
+/// If there is no such op.
+pub fn cases(op: &str, check: Check, seed: u64, limit: Option<usize>) -> Vec<Case> {
+    let spec = specs().find(|spec| spec.name == op).unwrap_or_else(|| panic!("no cases of {op}"));
+    let calls = Calls::new(spec, seed);
+    let count = match check {
+        Check::Rows if matches!(spec.rows, Rows::Dependent) => 0,
+        Check::Value | Check::Poison | Check::Strided | Check::Rows | Check::Twice => calls.len(),
+        Check::Empty => spec.empty.len(),
+        Check::Refusal => spec.refusals.len(),
+        Check::Malformed => refuse::wrong_tensors(&calls.base()).len(),
+    };
+    (0..count.min(limit.unwrap_or(count))).map(|number| Case { op: spec.name, check, number, seed }).collect()
+}

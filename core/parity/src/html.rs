@@ -1,0 +1,215 @@
+//! A report as one page: a heat map of errors against contracts, and the failures.
+
+use std::fmt::Write;
+
+use crate::case::ShapeClass;
+use crate::junit::escape;
+use crate::outcome::Outcome;
+use crate::report::{Cell, OpSummary, Report, Verdict};
+
+/// Columns of the map; empty tensors have no errors.
+const SHAPES: [ShapeClass; 4] = [ShapeClass::OneRow, ShapeClass::Aligned, ShapeClass::Ragged, ShapeClass::Wide];
+
+/// Colours by the logarithm of an error's share of its bound, from exact to wrong. Each has its own text colour, so that
+/// the numbers are readable on a dark page as well as on a light one.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--page:#fff;--text:#1b1f24;--dim:#59636e;--line:#d1d9e0}
+@media(prefers-color-scheme:dark){:root{--page:#0d1117;--text:#e6edf3;--dim:#9198a1;--line:#3d444d}}
+body{background:var(--page);color:var(--text);font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.5rem;margin-bottom:.2rem}h2{font-size:1.15rem;margin-top:2.2rem}
+table{border-collapse:collapse;font-size:.87rem}th,td{padding:.22rem .6rem;border:1px solid var(--line);text-align:left;vertical-align:top}
+code,td.n,.formats{font-family:ui-monospace,monospace;font-size:.82rem}
+.formats{white-space:nowrap}td.n{text-align:right;min-width:4.6rem}.dim{color:var(--dim)}.scroll{overflow-x:auto}
+.b0{background:#e3e8ee;color:#1b1f24}.b1{background:#d4efdc;color:#0f2e18}.b2{background:#b4e2c2;color:#0f2e18}
+.b3{background:#e9e6a5;color:#3a3405}.b4{background:#f6cf7d;color:#3f2a00}.b5{background:#f0a35e;color:#3d1c00}
+.b6{background:#b3202c;color:#fff}
+.bad{color:#b3202c;font-weight:600}@media(prefers-color-scheme:dark){.bad{color:#ff8088}}
+.key span{display:inline-block;padding:.1rem .6rem;margin-right:.3rem;font-size:.82rem}
+";
+
+/// The page; it needs no other file.
+pub fn page(report: &Report) -> String {
+    let mut html = String::new();
+    let id = &report.identity;
+    let title = escape(&format!("Parity of {} {}", id.backend, id.version));
+    // Writing to a string cannot fail, here and below.
+    let _ = write!(
+        html,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+    );
+    let levels: Vec<String> = report.levels.iter().map(ToString::to_string).collect();
+    let _ = writeln!(
+        html,
+        "<p class=\"dim\">{} ({}) on {}. Plugin ABI {}; tested by DeepInfer {}, ABI {}. Levels {}, seed {}, profile {}.</p>",
+        escape(&id.path),
+        escape(&id.build),
+        escape(&id.device),
+        escape(&id.backend_abi),
+        escape(&id.deepinfer),
+        escape(&id.abi),
+        levels.join(", "),
+        report.seed,
+        escape(&report.profile),
+    );
+    let verdict = match report.verdict {
+        Verdict::Conforms => "<strong>conforms</strong>",
+        Verdict::Fails => "<strong class=\"bad\">fails</strong>",
+    };
+    let _ = writeln!(
+        html,
+        "<p>It {verdict}: {} cases, {} failures, {} expected failures, {} of forms that it does not support.</p>",
+        report.cases, report.failures, report.expected_failures, report.unsupported
+    );
+    list(&mut html, "Ops of the profile that it lacks", &report.missing_ops);
+    list(&mut html, "Expected failures that do not occur", &report.unexpected_passes);
+    failures(&mut html, report);
+    heat_map(&mut html, &report.ops);
+    summary(&mut html, &report.ops);
+    list(&mut html, "Other ops that it lacks", &report.unsupported_ops);
+    html.push_str("</body>\n</html>\n");
+    html
+}
+
+fn list(html: &mut String, title: &str, items: &[String]) {
+    if items.is_empty() {
+        return;
+    }
+    let _ = writeln!(html, "<h2>{title}</h2>\n<ul>");
+    for item in items {
+        let _ = writeln!(html, "<li>{}</li>", escape(item));
+    }
+    html.push_str("</ul>\n");
+}
+
+fn failures(html: &mut String, report: &Report) {
+    if report.failed.is_empty() {
+        return;
+    }
+    html.push_str("<h2>Failures</h2>\n<div class=\"scroll\"><table>\n<tr><th>case</th><th>what happened</th></tr>\n");
+    for line in &report.failed {
+        let Outcome::Failed(failure) = &line.outcome else { continue };
+        let expected = line
+            .expected_failure
+            .as_ref()
+            .map_or_else(String::new, |reason| format!("<br><span class=\"dim\">expected: {}</span>", escape(reason)));
+        let _ = write!(
+            html,
+            "<tr id=\"{0}\"><td><code>{0}</code>{expected}</td><td>{1}",
+            escape(&line.name),
+            escape(&failure.to_string())
+        );
+        if let Some(facts) = &line.facts {
+            let content = facts.content.map_or_else(String::new, |content| format!(", content {content:?}"));
+            let _ = write!(html, "<br><code class=\"dim\">{}</code>", escape(&(facts.call.clone() + &content)));
+        }
+        let _ = writeln!(html, "<br><code>{}</code></td></tr>", escape(&line.rerun));
+    }
+    html.push_str("</table></div>\n");
+}
+
+fn heat_map(html: &mut String, ops: &[OpSummary]) {
+    if ops.iter().all(|op| op.worst.is_empty()) {
+        return;
+    }
+    html.push_str(
+        "<h2>Largest error, as a share of what the contract allows</h2>\n\
+         <p>1 is the bound; the last rounding is part of it, so that a correctly rounded BF16 result may reach 1. Aligned \
+         rows have a multiple of 32 elements, wide ones at least 1024.</p>\n<p class=\"key\">",
+    );
+    let key = ["exact", "to 1e-3", "to 0.01", "to 0.1", "to 0.5", "to 1", "wrong"];
+    for (bucket, text) in key.into_iter().enumerate() {
+        let _ = write!(html, "<span class=\"b{bucket}\">{text}</span>");
+    }
+    html.push_str("</p>\n<div class=\"scroll\"><table>\n<tr><th>op</th><th>formats</th>");
+    for shape in SHAPES {
+        let _ = write!(html, "<th>{}</th>", shape.name());
+    }
+    html.push_str("</tr>\n");
+    for op in ops {
+        let mut formats: Vec<&str> = op.worst.iter().map(|cell| cell.formats.as_str()).collect();
+        formats.dedup();
+        for (row, formats_of_row) in formats.iter().enumerate() {
+            html.push_str("<tr>");
+            if row == 0 {
+                let _ = write!(html, "<th rowspan=\"{}\">{}</th>", formats.len(), escape(&op.op));
+            }
+            let shown = if formats_of_row.is_empty() { "one combination" } else { formats_of_row };
+            let _ = write!(html, "<td class=\"formats\">{}</td>", escape(shown));
+            for shape in SHAPES {
+                match op.worst.iter().find(|cell| cell.formats == **formats_of_row && cell.shape == shape) {
+                    Some(cell) => html.push_str(&heat(cell)),
+                    None => html.push_str("<td class=\"n dim\">·</td>"),
+                }
+            }
+            html.push_str("</tr>\n");
+        }
+    }
+    html.push_str("</table></div>\n");
+}
+
+/// One cell of the map.
+fn heat(cell: &Cell) -> String {
+    let Cell { cases, failures, worst, is_unbounded, .. } = cell;
+    let failed = *failures > 0;
+    let (bucket, text) = match worst {
+        _ if *is_unbounded => (6, "≠".to_owned()),
+        Some(share) => (bucket(*share), number(*share)),
+        None if failed => (6, "✗".to_owned()),
+        None => return format!("<td class=\"n dim\" title=\"{cases} cases, nothing compared\">–</td>"),
+    };
+    // A failure of another kind, as of determinism, also turns the cell red.
+    let bucket = if failed { 6 } else { bucket };
+    format!("<td class=\"n b{bucket}\" title=\"{cases} cases, {failures} failures\">{text}</td>")
+}
+
+/// Class of a share, on a logarithmic scale.
+fn bucket(share: f64) -> usize {
+    match share {
+        0.0 => 0,
+        s if s <= 1e-3 => 1,
+        s if s <= 1e-2 => 2,
+        s if s <= 0.1 => 3,
+        s if s <= 0.5 => 4,
+        s if s <= 1.0 => 5,
+        _ => 6,
+    }
+}
+
+fn number(share: f64) -> String {
+    match share {
+        0.0 => "0".to_owned(),
+        s if (0.01..1000.0).contains(&s) => format!("{s:.2}"),
+        s => format!("{s:.0e}"),
+    }
+}
+
+fn summary(html: &mut String, ops: &[OpSummary]) {
+    html.push_str(
+        "<h2>Cases</h2>\n<table>\n<tr><th>op</th><th>cases</th><th>failures</th><th>expected</th><th>not supported</th></tr>\n",
+    );
+    for op in ops {
+        let class = if op.failures > 0 { " bad" } else { "" };
+        let _ = writeln!(
+            html,
+            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n{class}\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            escape(&op.op),
+            op.cases,
+            op.failures,
+            op.expected_failures,
+            op.unsupported
+        );
+    }
+    html.push_str("</table>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_is_logarithmic_and_the_bound_is_not_wrong() {
+        assert_eq!([0.0, 1e-4, 0.005, 0.05, 0.3, 1.0, 1.01].map(bucket), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!([0.0, 2e-7, 0.25, 1.0, 2.5e6].map(number), ["0", "2e-7", "0.25", "1.00", "2e6"]);
+    }
+}

@@ -1,0 +1,79 @@
+//! What each op must give, computed in f64 straight from `plugin-api/OPS.md`.
+//!
+//! The oracles share no code with any kernel. An oracle of an EXACT op gives bits; the others give values with the
+//! error that the contract allows, derived from the data.
+
+pub(crate) mod cache;
+mod compare;
+pub(crate) mod dense;
+pub(crate) mod engram;
+pub(crate) mod formats;
+pub(crate) mod moe;
+pub(crate) mod sample;
+pub(crate) mod select;
+
+use deepinfer_ops::Format;
+
+use crate::call::{Call, HostTensor};
+
+pub(crate) use compare::{compare, first_difference};
+
+/// Unit roundoff of the narrowest accumulator that the contracts allow, F32.
+pub(crate) const U: f64 = 1.0 / (1 << 24) as f64;
+
+/// What an element of an output must be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Element {
+    /// Within `slack` of `value` before the rounding to the output's format.
+    Near {
+        /// Exact result.
+        value: f64,
+        /// Largest error before the last rounding.
+        slack: f64,
+    },
+    /// This integer.
+    Int(i64),
+    /// These bits of an F32.
+    Bits(u32),
+    /// As before the call.
+    Kept,
+    /// The contract does not say.
+    Any,
+}
+
+impl Element {
+    /// A sum of `terms` products whose magnitudes sum to `magnitude`, accumulated in F32.
+    pub(crate) fn sum(value: f64, terms: usize, magnitude: f64) -> Self {
+        Element::Near { value, slack: 2.0 * (terms + 2) as f64 * U * magnitude }
+    }
+
+    /// A value with a relative error of `ulps` F32 roundings.
+    pub(crate) fn relative(value: f64, roundings: f64) -> Self {
+        Element::Near { value, slack: roundings * U * value.abs() }
+    }
+}
+
+/// What an output must be.
+pub(crate) enum Want {
+    /// These bits.
+    Exact(HostTensor),
+    /// These bits, but any NaN for a NaN.
+    ExactButNan(HostTensor),
+    /// One rule per element.
+    Elements(Vec<Element>),
+    /// The FP8 quantisation of values between these bounds.
+    Fp8Between(Vec<f32>, Vec<f32>),
+}
+
+/// Wanted outputs by argument.
+pub(crate) type Wants = Vec<(&'static str, Want)>;
+
+/// Half the distance of neighbouring values of a float format at `x`.
+pub(crate) fn half_ulp(format: Format, x: f64) -> f64 {
+    let precision = if format == Format::Bf16 { 8 } else { 24 };
+    let exponent = if x == 0.0 || !x.is_finite() { -126 } else { (x.abs().log2().floor() as i32).max(-126) };
+    2f64.powi(exponent - precision)
+}
+
+/// The oracle of an op.
+pub(crate) type Oracle = fn(&Call) -> Wants;

@@ -1,0 +1,115 @@
+//! What came of a case.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What came of a case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// It holds.
+    Passed {
+        /// Largest error as a share of what the contract allows, where the case compares with an oracle.
+        share: Option<f64>,
+    },
+    /// The backend declines this form of the op: lasting, and not a failure.
+    Unsupported {
+        /// Its reason.
+        reason: String,
+    },
+    /// It does not hold.
+    Failed(Failure),
+}
+
+/// Why a case fails.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// A sentence.
+    pub problem: String,
+    /// The worst element, where values differ from those of an oracle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst: Option<Box<Mismatch>>,
+}
+
+/// An element that is not what it must be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// Argument.
+    pub argument: String,
+    /// `scale` when `element` counts scales, otherwise empty.
+    pub part: String,
+    /// Shape of the argument.
+    pub shape: Vec<usize>,
+    /// Number of the element, in row-major order.
+    pub element: usize,
+    /// Its value.
+    pub found: String,
+    /// Its bits.
+    pub found_bits: String,
+    /// What it should be.
+    pub wanted: String,
+    /// Bits of that.
+    pub wanted_bits: String,
+    /// Distance of the two; `None` where one is not finite or bits must be equal.
+    pub error: Option<f64>,
+    /// Largest distance that the contract allows; 0 where bits must be equal.
+    pub allowed: f64,
+}
+
+impl Outcome {
+    /// A failure that a sentence tells.
+    pub fn failed(problem: impl Into<String>) -> Self {
+        Self::Failed(Failure { problem: problem.into(), worst: None })
+    }
+}
+
+impl Mismatch {
+    /// The error as a share of what is allowed; `None` where no error is.
+    pub fn share(&self) -> Option<f64> {
+        self.error.filter(|_| self.allowed > 0.0).map(|error| error / self.allowed)
+    }
+
+    /// Index of the element in each dimension.
+    fn index(&self) -> Vec<usize> {
+        let mut rest = self.element;
+        let mut index: Vec<usize> = self
+            .shape
+            .iter()
+            .rev()
+            .map(|&extent| {
+                let i = rest % extent.max(1);
+                rest /= extent.max(1);
+                i
+            })
+            .collect();
+        index.reverse();
+        index
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { argument, part, element, found, found_bits, wanted, wanted_bits, allowed, .. } = self;
+        if part.is_empty() {
+            write!(f, "{argument}{:?}", self.index())?;
+        } else {
+            write!(f, "{part} {element} of {argument}")?;
+        }
+        write!(f, " is {found} ({found_bits}), expected {wanted} ({wanted_bits}): ")?;
+        match self.error {
+            Some(error) if *allowed > 0.0 => {
+                write!(f, "error {error:.3e}, allowed {allowed:.3e}, {:.1} times the bound", error / allowed)
+            }
+            _ if *allowed > 0.0 => f.write_str("only one of them is finite"),
+            _ => f.write_str("the bits must be equal"),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem)?;
+        self.worst.as_ref().map_or(Ok(()), |worst| write!(f, ": {worst}"))
+    }
+}

@@ -1,0 +1,222 @@
+//! What a run found, in numbers.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::case::{Facts, Level, ShapeClass};
+use crate::outcome::Outcome;
+
+/// What was tested by what.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Identity {
+    /// Version of the program.
+    pub deepinfer: String,
+    /// Plugin ABI that the program speaks.
+    pub abi: String,
+    /// Name of the backend.
+    pub backend: String,
+    /// Its version.
+    pub version: String,
+    /// Toolchain and build, in its words.
+    pub build: String,
+    /// Plugin ABI that it speaks.
+    pub backend_abi: String,
+    /// File.
+    pub path: String,
+    /// Device, in its words.
+    pub device: String,
+}
+
+/// What came of one case.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// `op/check/number`.
+    pub name: String,
+    /// Op, or what else is tested.
+    pub op: String,
+    /// Level.
+    pub level: Level,
+    /// Formats, shapes and contents, for cases of ops.
+    pub facts: Option<Facts>,
+    /// What came of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Why it was expected to fail, if it was.
+    pub expected_failure: Option<String>,
+    /// Seconds.
+    pub seconds: f64,
+    /// Command line that runs this case alone.
+    pub rerun: String,
+}
+
+impl Line {
+    /// Whether it failed and was not expected to.
+    pub fn is_failure(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed(_)) && self.expected_failure.is_none()
+    }
+}
+
+/// Worst error of the cases with one combination of formats and one class of shapes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// Formats, as in [`Facts`].
+    pub formats: String,
+    /// Class.
+    pub shape: ShapeClass,
+    /// Cases.
+    pub cases: usize,
+    /// Those that failed, expected or not.
+    pub failures: usize,
+    /// Largest error as a share of what the contract allows; `None` if nothing was compared.
+    pub worst: Option<f64>,
+    /// Whether some error has no such share: wrong bits where bits must be equal, or a value that is not finite.
+    pub is_unbounded: bool,
+}
+
+/// Results of one op.
+#[derive(Clone, Debug, Serialize)]
+pub struct OpSummary {
+    /// Op, or what else is tested.
+    pub op: String,
+    /// Cases that ran.
+    pub cases: usize,
+    /// Failures that were not expected.
+    pub failures: usize,
+    /// Failures that were expected.
+    pub expected_failures: usize,
+    /// Cases of a form that the backend declines.
+    pub unsupported: usize,
+    /// Largest errors.
+    pub worst: Vec<Cell>,
+}
+
+/// The answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// All came as expected.
+    Conforms,
+    /// Something failed, passed unexpectedly, or is missing.
+    Fails,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What was tested.
+    pub identity: Identity,
+    /// Seed of the arguments.
+    pub seed: u64,
+    /// Levels that ran.
+    pub levels: Vec<Level>,
+    /// Profile that was required, or `none`.
+    pub profile: String,
+    /// Ops of the profile that the backend lacks, or of which it declined every case.
+    pub missing_ops: Vec<String>,
+    /// Other ops that it lacks.
+    pub unsupported_ops: Vec<String>,
+    /// The answer.
+    pub verdict: Verdict,
+    /// Cases that ran.
+    pub cases: usize,
+    /// Failures that were not expected.
+    pub failures: usize,
+    /// Failures that were expected.
+    pub expected_failures: usize,
+    /// Cases of a form that the backend declines.
+    pub unsupported: usize,
+    /// Expected failures that do not occur.
+    pub unexpected_passes: Vec<String>,
+    /// By op, in the order in which they ran.
+    pub ops: Vec<OpSummary>,
+    /// Cases that failed, expected or not.
+    pub failed: Vec<Line>,
+    /// All cases; not part of the JSON.
+    #[serde(skip)]
+    pub lines: Vec<Line>,
+}
+
+impl Report {
+    /// Counts what came of a run. `required` and `others` are ops that the backend lacks: of the profile, and besides.
+    pub fn new(
+        identity: Identity,
+        (seed, levels, profile): (u64, &[Level], &str),
+        (required, others): (Vec<String>, Vec<String>),
+        lines: Vec<Line>,
+        unexpected_passes: Vec<String>,
+    ) -> Self {
+        let mut order: Vec<&str> = Vec::new();
+        for line in &lines {
+            if order.last() != Some(&line.op.as_str()) && !order.contains(&line.op.as_str()) {
+                order.push(&line.op);
+            }
+        }
+        let ops: Vec<OpSummary> =
+            order.into_iter().map(|op| summary(op, lines.iter().filter(|line| line.op == op))).collect();
+        let count = |of: fn(&OpSummary) -> usize| ops.iter().map(of).sum();
+        let failures = count(|op| op.failures);
+        let conforms = failures == 0 && required.is_empty() && unexpected_passes.is_empty();
+        Self {
+            identity,
+            seed,
+            levels: levels.to_vec(),
+            profile: profile.to_owned(),
+            missing_ops: required,
+            unsupported_ops: others,
+            verdict: if conforms { Verdict::Conforms } else { Verdict::Fails },
+            cases: lines.len(),
+            failures,
+            expected_failures: count(|op| op.expected_failures),
+            unsupported: count(|op| op.unsupported),
+            unexpected_passes,
+            failed: lines.iter().filter(|line| matches!(line.outcome, Outcome::Failed(_))).cloned().collect(),
+            ops,
+            lines,
+        }
+    }
+
+    /// The report as JSON, without the cases that passed.
+    ///
+    /// # Errors
+    /// As [`serde_json`] says.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+fn summary<'a>(op: &str, lines: impl Iterator<Item = &'a Line>) -> OpSummary {
+    let mut out =
+        OpSummary { op: op.to_owned(), cases: 0, failures: 0, expected_failures: 0, unsupported: 0, worst: Vec::new() };
+    let mut cells: BTreeMap<(String, ShapeClass), Cell> = BTreeMap::new();
+    for line in lines {
+        out.cases += 1;
+        out.failures += usize::from(line.is_failure());
+        out.expected_failures += usize::from(line.expected_failure.is_some());
+        out.unsupported += usize::from(matches!(line.outcome, Outcome::Unsupported { .. }));
+        let Some(facts) = line.facts.as_ref().filter(|facts| facts.content.is_some()) else { continue };
+        let key = (facts.formats.clone(), facts.shape);
+        let cell = cells.entry(key).or_insert_with(|| Cell {
+            formats: facts.formats.clone(),
+            shape: facts.shape,
+            cases: 0,
+            failures: 0,
+            worst: None,
+            is_unbounded: false,
+        });
+        cell.cases += 1;
+        let share = match &line.outcome {
+            Outcome::Passed { share } => *share,
+            Outcome::Unsupported { .. } => None,
+            Outcome::Failed(failure) => {
+                cell.failures += 1;
+                let share = failure.worst.as_ref().and_then(|worst| worst.share());
+                cell.is_unbounded |= failure.worst.is_some() && share.is_none();
+                share
+            }
+        };
+        cell.worst = cell.worst.into_iter().chain(share).reduce(f64::max);
+    }
+    out.worst = cells.into_values().collect();
+    out
+}
