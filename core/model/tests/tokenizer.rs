@@ -198,6 +198,7 @@ fn components_of_other_tokenizers_are_refused_by_name() {
     refused(|t| t["decoder"] = json!({"type": "WordPiece"}), &["has the decoder WordPiece"]);
     refused(|t| t["pre_tokenizer"] = split("a"), &["without a ByteLevel step"]);
     refused(|t| t["pre_tokenizer"] = split(""), &["empty pattern"]);
+    refused(|t| t["pre_tokenizer"]["pretokenizers"][0]["behavior"] = json!("Removed"), &["a Split that removes text"]);
     refused(|t| t["pre_tokenizer"] = json!(5), &["a component without a type"]);
     refused(|t| t["model"] = Value::Null, &["no object `model`"]);
     refused(|t| *t = json!([]), &["not a JSON object"]);

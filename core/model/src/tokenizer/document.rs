@@ -86,6 +86,9 @@ fn has_byte_level(step: Option<&Value>) -> Result<bool, TokenizerError> {
     let Some(step) = step.filter(|found| !found.is_null()) else { return Ok(false) };
     match step["type"].as_str() {
         Some("ByteLevel") => Ok(true),
+        Some("Split") if step["behavior"] == "Removed" => {
+            Err(unsupported("pre_tokenizer", "a Split that removes text", "Split steps that keep all text"))
+        }
         Some("Split") => {
             let pattern = ["Regex", "String"].iter().find_map(|kind| step["pattern"][kind].as_str());
             match pattern {
