@@ -1,11 +1,17 @@
 //! The command line.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use deepinfer_engine::SamplingParams;
 use deepinfer_model::Numerics;
+
+use crate::numbers::{temperature, whole};
+
+/// Most alternatives per token that can be reported.
+const MOST_ALTERNATIVES: u64 = 4096;
+/// Most requests of a memory plan.
+const MOST_REQUESTS: u64 = 1 << 20;
 
 /// Runs DeepSeek-V4.1-Flash on accelerator plugins.
 #[derive(Debug, Parser)]
@@ -81,26 +87,26 @@ pub(crate) struct GenerateArgs {
     pub(crate) output: Option<PathBuf>,
 
     /// Most tokens to make per prompt [default: 128, or the rest of the context]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<usize>(1..=u64::MAX))]
     pub(crate) max_tokens: Option<usize>,
 
     /// Temperature of the draws; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value = "0", allow_negative_numbers = true, value_parser = temperature)]
     pub(crate) temperature: f32,
 
     /// Seed of the draws [default: drawn, and reported]
     ///
     /// The same seed, prompt and temperature give the same tokens, whatever else is in the file.
     /// In a file, every line gets it that has no seed of its own: equal prompts then get equal outputs.
-    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = whole::<u64>(0..=u64::MAX))]
     pub(crate) seed: Option<u64>,
 
     /// Report the log-probability of each token and of the K most likely ones; for JSON lines
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = whole::<usize>(0..=MOST_ALTERNATIVES))]
     pub(crate) logprobs: Option<usize>,
 
     /// Report the K largest logits at each token; for JSON lines
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = whole::<usize>(0..=MOST_ALTERNATIVES))]
     pub(crate) logits: Option<usize>,
 
     /// What is rounded while computing
@@ -108,8 +114,8 @@ pub(crate) struct GenerateArgs {
     pub(crate) numerics: NumericsPreset,
 
     /// Most prompt tokens that run at once; changes memory and speed
-    #[arg(long, value_name = "N", default_value = "512")]
-    pub(crate) chunk_tokens: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value = "512", allow_negative_numbers = true, value_parser = whole::<usize>(1..=u64::MAX))]
+    pub(crate) chunk_tokens: usize,
 
     /// Accelerator: auto, the name of a backend, or the path of a plugin
     ///
@@ -171,7 +177,7 @@ pub(crate) struct InspectArgs {
     #[arg(value_name = "DIR|config.json")]
     pub(crate) path: Option<PathBuf>,
 
-    /// Verify name, shape and type of every tensor; the exit code is 2 if one is wrong
+    /// Verify name, shape and format of every tensor, no values; the exit code is 2 if one is wrong
     #[arg(long)]
     pub(crate) check: bool,
 
@@ -180,21 +186,23 @@ pub(crate) struct InspectArgs {
     pub(crate) json: bool,
 
     /// Tokens of a request in the memory plan [default: the whole context of the model]
-    #[arg(long, value_name = "N")]
-    pub(crate) context: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<usize>(1..=u64::MAX))]
+    pub(crate) context: Option<usize>,
 
     /// Requests in memory at once in the memory plan
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub(crate) requests: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = whole::<usize>(1..=MOST_REQUESTS))]
+    pub(crate) requests: usize,
 }
 
-/// Report the accelerator plugins that are found, their devices and ops, and why any is refused
+/// Report the accelerator plugins that are found, their devices and ops, why any is refused, and which one is selected
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Plugins are searched in the directories of DEEPINFER_PLUGIN_PATH (a list with colons), beside the program,
-and in the folder deps there.")]
+Plugins (lib*deepinfer_*.so) are searched in the directories of DEEPINFER_PLUGIN_PATH (absolute,
+colon-separated), then in the folder deps beside the program, then beside the program. A plugin that is
+selected by its path is reported first, wherever it lies. The last line tells what is selected.
+A plugin that crashes takes the program with it; the last line of RUST_LOG=debug then names the plugin.")]
 pub(crate) struct BackendsArgs {
-    /// Say what this accelerator selection would choose: auto, NAME or PATH, as in `generate`
+    /// Select this instead of DEEPINFER_ACCELERATOR: auto, NAME or PATH, as in `generate`
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) accelerator: Option<String>,
     /// Print JSON
@@ -211,6 +219,12 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_bound_of_alternatives_is_the_engines() {
+        let of = |logits: u64| SamplingParams { logits: Some(logits as usize), ..SamplingParams::default() }.validate();
+        assert!(of(MOST_ALTERNATIVES).is_ok() && of(MOST_ALTERNATIVES + 1).is_err());
     }
 
     #[test]

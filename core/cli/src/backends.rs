@@ -1,7 +1,6 @@
 //! `deepinfer backends`: the plugins that were found, and what each can do.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 
 use deepinfer_runtime::{BackendReport, Runtime, SearchPath};
 use serde::Serialize;
@@ -10,11 +9,12 @@ use crate::args::BackendsArgs;
 use crate::failure::Failure;
 use crate::model;
 use crate::output::Output;
+use crate::terminal::printable;
 
 #[derive(Serialize)]
 struct Report {
     /// Directories that were searched, in order.
-    searched: Vec<PathBuf>,
+    searched: Vec<String>,
     /// Every candidate, in the order in which they were found.
     backends: Vec<BackendReport>,
     /// What `DEEPINFER_ACCELERATOR` or `--accelerator` selects, or why nothing.
@@ -29,14 +29,15 @@ pub(crate) fn run(args: &BackendsArgs) -> Result<(), Failure> {
     let runtime = Runtime::new(SearchPath::from_environment());
     let selection = model::choose_accelerator(args.accelerator.as_deref()).map_err(Failure::input)?;
     let selected = runtime.outcome(&selection).unwrap_or_else(|reason| format!("nothing: {reason}"));
-    let searched = runtime.search().directories().to_vec();
+    // JSON is Unicode, which paths need not be.
+    let searched = runtime.search().directories().iter().map(|path| path.display().to_string()).collect();
     let report = Report { searched, backends: runtime.report(&selection), selected };
     let text = if args.json {
         serde_json::to_string_pretty(&report).map_err(Failure::fault)? + "\n"
     } else {
-        text_of(&report)
+        printable(&text_of(&report))
     };
-    Output::stdout().write(&text)
+    Output::stdout()?.write(&text)
 }
 
 fn text_of(report: &Report) -> String {
@@ -44,7 +45,7 @@ fn text_of(report: &Report) -> String {
         let mut text = "no plugin (lib*deepinfer_*.so) was found in\n".to_owned();
         for directory in &report.searched {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "  {}", directory.display());
+            let _ = writeln!(text, "  {directory}");
         }
         return text;
     }

@@ -1,6 +1,9 @@
 //! How a command ends other than well.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
+
+use anyhow::anyhow;
 
 use crate::terminal;
 
@@ -22,6 +25,14 @@ impl Failure {
 
     pub(crate) fn fault(error: impl Into<anyhow::Error>) -> Self {
         Self::Fault(error.into())
+    }
+
+    /// The place `name` cannot be written.
+    pub(crate) fn of_write(name: &str, error: &std::io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Self::ReaderGone,
+            _ => Self::Fault(anyhow!("cannot write {name}: {error}")),
+        }
     }
 
     /// Prints the error and gives the exit code of the process.

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &GenerateArgs, started: Instant) -> Result<(), Failure> 
     let selection = model::choose_accelerator(args.accelerator.as_deref()).map_err(Failure::input)?;
     let checkpoint = ModelSource::choose(args.model.as_deref()).open().map_err(Failure::input)?;
     let tokenizer = model::open_tokenizer(&checkpoint)?;
-    let load = || model::load(&selection, &checkpoint, args.numerics.numerics(), args.chunk_tokens.get());
+    let load = || model::load(&selection, &checkpoint, args.numerics.numerics(), args.chunk_tokens);
     match task {
         Task::Prompt { text, output } => {
             let tokenizer = tokenizer.ok_or(RequestError::NoTokenizer).map_err(Failure::input)?;
@@ -81,7 +81,7 @@ impl Task {
             }
             (None, Some(path)) => {
                 let prompts = Prompts::open(path)?;
-                let output = args.output.as_deref().map_or_else(|| Ok(Output::stdout()), Output::create)?;
+                let output = args.output.as_deref().map_or_else(Output::stdout, Output::create)?;
                 refuse_same_file(path, &output)?;
                 Ok(Self::Lines { prompts, output })
             }
@@ -91,10 +91,11 @@ impl Task {
 
 /// Results would replace the prompts.
 fn refuse_same_file(prompts: &Path, output: &Output) -> Result<(), Failure> {
-    if output.is_file_at(prompts) {
-        let path = prompts.display();
+    if output.would_replace(prompts) {
+        let name = prompts.display().to_string();
         return Err(Failure::Input(anyhow!(
-            "--prompts and --output are the same file {path}; its prompts would be lost"
+            "--prompts and --output are the same file {}; its prompts would be lost",
+            if name == "-" { output.name() } else { &name }
         )));
     }
     Ok(())
@@ -107,7 +108,7 @@ fn stream_text(
     tokenizer: &Arc<Tokenizer>,
     started: Instant,
 ) -> Result<(), Failure> {
-    let mut output = Output::stdout();
+    let mut output = Output::stdout()?;
     let mut text = tokenizer.detokenize_stream();
     let mut written = Ok(());
     let mut timing = Timing::start(started);

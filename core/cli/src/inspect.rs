@@ -1,7 +1,6 @@
 //! `deepinfer inspect`: what a model is made of, and whether its files fit its configuration.
 
 use std::fmt::Write;
-use std::num::NonZeroUsize;
 
 use anyhow::anyhow;
 use deepinfer_model::checkpoint::Checkpoint;
@@ -14,6 +13,10 @@ use crate::failure::Failure;
 use crate::model::ModelSource;
 use crate::output::Output;
 use crate::terminal;
+
+/// Tokens of all requests of a memory plan: 2^20 requests with the longest released context, and few enough that no sum
+/// of bytes overflows.
+const MOST_PLANNED_TOKENS: usize = 1 << 40;
 
 /// What is printed as JSON.
 #[derive(Serialize)]
@@ -48,9 +51,10 @@ pub(crate) fn run(args: &InspectArgs) -> Result<(), Failure> {
     let text = if args.json {
         serde_json::to_string_pretty(&report).map_err(Failure::fault)? + "\n"
     } else {
-        text_of(&report)
+        terminal::printable(&text_of(&report))
     };
-    let written = Output::stdout().write(&text);
+    let mut output = Output::stdout()?;
+    let written = output.write(&text);
     let Some(check) = report.check else { return written };
     // Wrong tensors are named even when nobody reads the report to its end.
     for warning in &check.warnings {
@@ -59,8 +63,10 @@ pub(crate) fn run(args: &InspectArgs) -> Result<(), Failure> {
     for error in &check.errors {
         terminal::error(error);
     }
+    // Last, where it is seen: the report is long, and warnings may follow it.
+    let concluded = if args.json { written } else { written.and_then(|()| output.write(&verdict(&check))) };
     match check.errors.len() {
-        0 => written,
+        0 => concluded,
         wrong => Err(Failure::Input(anyhow!("{}: {wrong} tensors are not as config.json implies", report.origin))),
     }
 }
@@ -87,14 +93,21 @@ fn report(args: &InspectArgs) -> Result<Report, Failure> {
 
 fn plan(args: &InspectArgs, config: &ModelConfig) -> Result<PlanInput, Failure> {
     let full = PlanInput::for_full_context(config);
-    let context_tokens = args.context.map_or(full.context_tokens, NonZeroUsize::get);
+    let context_tokens = args.context.unwrap_or(full.context_tokens);
     if context_tokens > full.context_tokens {
         return Err(Failure::Input(anyhow!(
             "--context is {context_tokens}, but the model's longest context is {} tokens",
             full.context_tokens
         )));
     }
-    Ok(PlanInput { context_tokens, requests: args.requests.get(), ..full })
+    let requests = args.requests;
+    if context_tokens.checked_mul(requests).is_none_or(|tokens| tokens > MOST_PLANNED_TOKENS) {
+        return Err(Failure::Input(anyhow!(
+            "{requests} requests of {context_tokens} tokens are more than the {MOST_PLANNED_TOKENS} tokens that a memory \
+             plan covers; lower --requests or --context"
+        )));
+    }
+    Ok(PlanInput { context_tokens, requests, ..full })
 }
 
 impl Check {
@@ -111,10 +124,14 @@ impl Check {
 
 fn text_of(report: &Report) -> String {
     let mut text = format!("{}\n\n{}", report.origin, render(&report.summary));
-    if let Some(Check { tensors, bytes, errors, warnings }) = &report.check {
-        let counts = format!("{} errors, {} warnings", errors.len(), warnings.len());
+    if let Some(Check { tensors, bytes, .. }) = &report.check {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "\nCheck\n  {tensors} tensors ({bytes} bytes) are as expected; {counts}");
+        let _ = writeln!(text, "\nCheck\n  {tensors} tensors ({bytes} bytes) are as expected");
     }
     text
+}
+
+fn verdict(check: &Check) -> String {
+    let (errors, warnings) = (check.errors.len(), check.warnings.len());
+    format!("{errors} errors, {warnings} warnings; names, shapes and formats, no values\n")
 }

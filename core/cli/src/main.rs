@@ -14,6 +14,7 @@ mod failure;
 mod generate;
 mod inspect;
 mod model;
+mod numbers;
 mod output;
 mod terminal;
 
@@ -25,17 +26,28 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Arguments, Command};
+use crate::failure::Failure;
 
 fn main() -> ExitCode {
     let started = Instant::now();
-    // Usage errors end the process here, with a sentence and exit code 2.
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Help and the version are results, too.
+        Err(help) if !help.use_stderr() => {
+            return ended(help.print().map_err(|e| Failure::of_write("standard output", &e)));
+        }
+        // Usage errors end the process here, with a sentence and exit code 2.
+        Err(usage) => usage.exit(),
+    };
     log_to_stderr();
-    let result = match &arguments.command {
+    ended(match &arguments.command {
         Command::Generate(args) => generate::run(args, started),
         Command::Inspect(args) => inspect::run(args),
         Command::Backends(args) => backends::run(args),
-    };
+    })
+}
+
+fn ended(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

@@ -1,50 +1,89 @@
 //! Where results go: standard output or a file.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::io::{ErrorKind, IsTerminal, Write, stdin, stdout};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 
 use crate::failure::Failure;
 
-/// A place for results. Everything that is written is flushed at once, so that a reader sees it as it comes and an
+/// A place for results. Everything that is written goes out at once, so that a reader sees it as it comes and an
 /// interrupted run loses nothing.
 pub(crate) struct Output {
     name: String,
-    sink: Sink,
+    sink: File,
+    kind: Kind,
 }
 
-enum Sink {
+enum Kind {
+    /// What was there stays: the caller's shell decides whether to append.
     Stdout,
-    File(File),
+    /// A file that is to be replaced.
+    Existing,
+    /// A file that was not there, to be removed again if nothing is put in it.
+    New(PathBuf),
+    /// A file that is being written.
+    Begun,
 }
 
 impl Output {
-    pub(crate) fn stdout() -> Self {
-        Self { name: "standard output".to_owned(), sink: Sink::Stdout }
+    /// Standard output, by its descriptor: the standard library's own handle takes a descriptor that cannot be written for
+    /// one that nobody wants.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(crate) fn stdout() -> Result<Self, Failure> {
+        let name = "standard output".to_owned();
+        match stdout().as_fd().try_clone_to_owned() {
+            Ok(descriptor) => Ok(Self { name, sink: descriptor.into(), kind: Kind::Stdout }),
+            Err(e) => Err(Failure::of_write(&name, &e)),
+        }
     }
 
-    /// Opens the file at `path` for writing; `-` is standard output. What the file holds stays until [`Output::begin`].
+    /// Opens the file at `path` for writing; `-` is standard output. What the file holds stays until [`Output::begin`];
+    /// a file that was not there is gone again if it never comes to that.
     ///
     /// # Errors
     /// The file cannot be written.
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
         if path == Path::new("-") {
-            return Ok(Self::stdout());
+            return Self::stdout();
         }
         let name = path.display().to_string();
-        match OpenOptions::new().write(true).create(true).truncate(false).open(path) {
-            Ok(file) => Ok(Self { name, sink: Sink::File(file) }),
+        let opened = match OpenOptions::new().write(true).create_new(true).open(path) {
+            Ok(sink) => Ok((sink, Kind::New(path.to_owned()))),
+            // The second attempt may create it all the same, behind a symbolic link.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                let existing = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+                existing.map(|sink| (sink, Kind::Existing))
+            }
+            Err(e) => Err(e),
+        };
+        match opened {
+            Ok((sink, kind)) => Ok(Self { name, sink, kind }),
             Err(e) => Err(Failure::Input(anyhow!("cannot write {name}: {e}"))),
         }
     }
 
-    /// Whether this is the regular file at `path`, by whatever name.
-    pub(crate) fn is_file_at(&self, path: &Path) -> bool {
-        let Sink::File(file) = &self.sink else { return false };
-        let (Ok(own), Ok(other)) = (file.metadata(), path.metadata()) else { return false };
+    /// The name by which it was opened.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether this would replace the prompts at `path`, by whatever name; `-` is standard input.
+    pub(crate) fn would_replace(&self, path: &Path) -> bool {
+        if matches!(self.kind, Kind::Stdout) {
+            return false;
+        }
+        let other = if path == Path::new("-") {
+            stdin().as_fd().try_clone_to_owned().and_then(|descriptor| File::from(descriptor).metadata())
+        } else {
+            path.metadata()
+        };
+        let (Ok(own), Ok(other)) = (self.sink.metadata(), other) else { return false };
         own.is_file() && (own.dev(), own.ino()) == (other.dev(), other.ino())
     }
 
@@ -53,39 +92,34 @@ impl Output {
     /// # Errors
     /// The file cannot be written.
     pub(crate) fn begin(&mut self) -> Result<(), Failure> {
-        let Sink::File(file) = &self.sink else { return Ok(()) };
+        if matches!(self.kind, Kind::Stdout) {
+            return Ok(());
+        }
+        self.kind = Kind::Begun;
         // Pipes and devices have nothing to empty.
-        let emptied = file.metadata().and_then(|meta| if meta.is_file() { file.set_len(0) } else { Ok(()) });
-        emptied.map_err(|e| self.failure(&e))
+        let emptied = self.sink.metadata().and_then(|meta| if meta.is_file() { self.sink.set_len(0) } else { Ok(()) });
+        emptied.map_err(|e| Failure::of_write(&self.name, &e))
     }
 
-    /// Writes `text` and flushes it.
+    /// Writes `text`.
     ///
     /// # Errors
     /// The text cannot be written, or nobody reads it any more.
     pub(crate) fn write(&mut self, text: &str) -> Result<(), Failure> {
-        let written = match &mut self.sink {
-            Sink::Stdout => {
-                let mut stdout = stdout().lock();
-                stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
-            }
-            Sink::File(file) => file.write_all(text.as_bytes()),
-        };
-        written.map_err(|e| self.failure(&e))
+        self.sink.write_all(text.as_bytes()).map_err(|e| Failure::of_write(&self.name, &e))
     }
 
     /// Whether results and progress bars share the screen.
     pub(crate) fn is_terminal(&self) -> bool {
-        match &self.sink {
-            Sink::Stdout => stdout().is_terminal(),
-            Sink::File(file) => file.is_terminal(),
-        }
+        self.sink.is_terminal()
     }
+}
 
-    fn failure(&self, error: &std::io::Error) -> Failure {
-        match error.kind() {
-            ErrorKind::BrokenPipe => Failure::ReaderGone,
-            _ => Failure::Fault(anyhow!("cannot write {}: {error}", self.name)),
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Kind::New(path) = &self.kind {
+            // If it cannot be removed, an empty file stays, which does no harm.
+            let _ = std::fs::remove_file(path);
         }
     }
 }

@@ -5,19 +5,29 @@ use std::io::{IsTerminal, Write, stderr};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// Text that is safe to print: control characters of file names, tensors and plugins, which could repaint the screen, are
+/// written out. Line feeds stay, since some messages are lists.
+pub(crate) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\n' { printable.extend(c.escape_default()) } else { printable.push(c) }
+    }
+    printable
+}
+
 /// Prints an error.
 pub(crate) fn error(message: &dyn Display) {
-    line(format_args!("error: {message}"));
+    line(&printable(&format!("error: {message}")));
 }
 
 /// Prints a warning.
 pub(crate) fn warning(message: &dyn Display) {
-    line(format_args!("warning: {message}"));
+    line(&printable(&format!("warning: {message}")));
 }
 
 /// Prints what the person must know even when standard error goes to a file.
 pub(crate) fn say(message: &dyn Display) {
-    line(format_args!("{message}"));
+    line(&printable(&message.to_string()));
 }
 
 /// Prints figures about a run, dimmed; nothing when standard error is not a terminal.
@@ -25,11 +35,11 @@ pub(crate) fn note(message: impl FnOnce() -> String) {
     if !stderr().is_terminal() {
         return;
     }
-    let message = message();
+    let message = printable(&message());
     if stderr_has_colours() {
-        line(format_args!("\x1b[2m{message}\x1b[0m"));
+        line(&format!("\x1b[2m{message}\x1b[0m"));
     } else {
-        line(format_args!("{message}"));
+        line(&message);
     }
 }
 
@@ -57,6 +67,17 @@ fn style(template: &str) -> ProgressStyle {
 }
 
 /// Unlike `eprintln!`, a closed standard error is no reason to panic: there is nobody left to tell.
-fn line(text: std::fmt::Arguments<'_>) {
+fn line(text: &str) {
     let _ = writeln!(stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_written_out() {
+        assert_eq!(printable("a\u{1b}[31m\r\n  \u{9b}2J\u{7f}"), "a\\u{1b}[31m\\r\n  \\u{9b}2J\\u{7f}");
+        assert_eq!(printable("naïve \\ 'x' 模型\n"), "naïve \\ 'x' 模型\n");
+    }
 }

@@ -83,3 +83,72 @@ fn the_flag_wins_over_the_variable() {
     let mut generate = command(&["generate", "x", "--max-tokens", "1", "--accelerator", "cpu"]);
     finish(generate.env("DEEPINFER_ACCELERATOR", "tpu")).succeeded_quietly();
 }
+
+#[test]
+fn a_plugin_that_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole.so");
+    if !compile("no_entry.c", &whole) {
+        return;
+    }
+    let bytes = fs::read(&whole).unwrap();
+    let path = dir.path().join("libdeepinfer_cut.so");
+    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    refused(path.to_str().unwrap(), &[path.to_str().unwrap(), "the file is cut off: "]);
+    // Nor does it end commands that merely come across it.
+    let run = finish(command(&["backends"]).env("DEEPINFER_PLUGIN_PATH", dir.path()));
+    assert!(run.succeeded().contains("libdeepinfer_cut.so: the file is cut off: "), "{}", run.stdout);
+}
+
+#[test]
+fn options_that_the_backend_does_not_take_are_one_sentence() {
+    for (accelerator, reason) in [
+        ("cpu?threads=0", "threads is \"0\", but must be a number from 1 to 1024"),
+        ("cpu?threads=1025", "threads is \"1025\", but must be a number from 1 to 1024"),
+        ("cpu-reference?x=y", "option \"x=y\" is unknown; there is threads=N"),
+    ] {
+        let run = deepinfer(&["generate", "x", "--accelerator", accelerator]);
+        run.refused(&["the accelerator backend \"cpu", "cannot be used: ", reason]);
+        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    }
+}
+
+#[test]
+fn auto_warns_of_broken_plugins_that_the_user_named_and_of_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("libdeepinfer_broken.so");
+    fs::write(&path, "no library").unwrap();
+    let args = ["generate", "x", "--max-tokens", "1"];
+    let auto = |variable: &str| {
+        let mut command = command(&args);
+        finish(command.env("DEEPINFER_ACCELERATOR", "auto").env("DEEPINFER_PLUGIN_PATH", variable))
+    };
+    // Plugins of vendors lie beside the program, too, and have no device here.
+    assert_eq!(auto("").succeeded_quietly(), deepinfer(&args).stdout);
+
+    let list = format!("{}:/nonexistent:{}", dir.path().display(), path.display());
+    let run = auto(&list);
+    run.succeeded();
+    let warnings: Vec<&str> = run.stderr.lines().collect();
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    for (warning, parts) in warnings.iter().zip([
+        ["DEEPINFER_PLUGIN_PATH: /nonexistent is not searched", "No such file"],
+        ["DEEPINFER_PLUGIN_PATH: ", "libdeepinfer_broken.so is not searched: Not a directory"],
+        ["passed over: ", "libdeepinfer_broken.so: it cannot be loaded as a shared library"],
+    ]) {
+        assert!(warning.contains("WARN") && parts.iter().all(|part| warning.contains(part)), "{warning}");
+    }
+}
+
+#[test]
+fn the_log_names_a_plugin_before_its_code_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("libdeepinfer_major9.so");
+    if compile("major9.c", &path) {
+        let path = path.to_str().unwrap();
+        let run = finish(command(&["generate", "x", "--accelerator", path]).env("RUST_LOG", "debug"));
+        let at = |text: &str| run.stderr.find(text).unwrap_or_else(|| panic!("{text:?} is missing in: {}", run.stderr));
+        assert!(at(&format!("loading {path}")) < at(&format!("starting {path}")), "{}", run.stderr);
+        assert!(at(&format!("starting {path}")) < at("version 9"), "{}", run.stderr);
+    }
+}

@@ -59,7 +59,10 @@ fn bad_lines_are_answered_in_their_place_and_the_others_run() {
         json!({"id": "last", "prompt": "The dog"}).to_string().into_bytes(),
     ];
     let run = deepinfer_reading(&["generate", "--prompts", "-", "--max-tokens", "4"], &input.join(&b'\n'));
-    run.succeeded_quietly();
+    run.succeeded();
+    let warnings: Vec<&str> = run.stderr.lines().collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("warning: 20 requests, 18 refused, 8 tokens, "), "{warnings:?}");
     let results = run.lines();
     let expected = [
         ("good", "", ""),
@@ -158,7 +161,10 @@ fn lengths_and_stops() {
             ask(json!({"golden_token_ids": [tokens[0], END_TOKEN]})),
             ask(json!({"golden_token_ids": [tokens[0], END_TOKEN], "ignore_eos": true})),
             ask(json!({"max_tokens": 3})),
-            ask(json!({"golden_token_ids": [END_TOKEN, 7, 8], "ignore_eos": true, "stop_token_ids": [7]})),
+            ask(
+                json!({"golden_token_ids": [END_TOKEN, 7, 8], "ignore_eos": true, "stop_token_ids": [7], "max_tokens": 4}),
+            ),
+            ask(json!({"golden_token_ids": [END_TOKEN, 8, 7], "stop_token_ids": [7]})),
             json!({"id": "end of context", "prompt_token_ids": vec![5; 4094], "max_tokens": 50, "ignore_eos": true}),
         ],
         &["--max-tokens", "12"],
@@ -169,8 +175,12 @@ fn lengths_and_stops() {
     let (ignoring, reason) = outcome(&lines[2]);
     assert_eq!((&ignoring[..2], ignoring.len(), reason.as_str()), (&[tokens[0], END_TOKEN][..], 12, "length"));
     assert_eq!(outcome(&lines[3]), (tokens[..3].to_vec(), "length".to_owned()));
-    assert_eq!(outcome(&lines[4]), (vec![END_TOKEN, 7], "stop".to_owned()));
-    assert_eq!((outcome(&lines[5]).0.len(), outcome(&lines[5]).1.as_str()), (2, "length"));
+    // Stop tokens among the forced ones do not end the output, save the last.
+    let (forced, reason) = outcome(&lines[4]);
+    assert_eq!((&forced[..3], forced.len()), (&[END_TOKEN, 7, 8][..], 4));
+    assert_eq!(reason, if forced[3] == 7 { "stop" } else { "length" });
+    assert_eq!(outcome(&lines[5]), (vec![END_TOKEN, 8, 7], "stop".to_owned()));
+    assert_eq!((outcome(&lines[6]).0.len(), outcome(&lines[6]).1.as_str()), (2, "length"));
 }
 
 #[test]

@@ -57,15 +57,39 @@ fn wrong_arguments() {
     deepinfer(&["generate"]).refused(&["PROMPT", "--prompts"]);
     deepinfer(&["generate", "x", "--prompts", "y.jsonl"]).refused(&["both a PROMPT and --prompts"]);
     deepinfer(&["generate", "x", "--logits", "5"]).refused(&["--logits", "--output"]);
-    deepinfer(&["generate", "x", "--temperature", "-1"]).refused(&["temperature is -1", "at least 0"]);
-    deepinfer(&["generate", "x", "--temperature", "NaN"]).refused(&["temperature is NaN", "finite"]);
-    deepinfer(&["generate", "x", "--max-tokens", "0"]).refused(&["max_tokens is 0", "at least 1"]);
-    deepinfer(&["generate", "x", "--output", "-", "--logits", "5000"]).refused(&["logits is 5000", "at most 4096"]);
-    deepinfer(&["generate", "x", "--chunk-tokens", "0"]).refused(&["--chunk-tokens", "'0'"]);
-    deepinfer(&["generate", "x", "--seed", "-3"]).refused(&["-3"]);
     deepinfer(&["generate", "x", "--numerics", "fast"]).refused(&["fast", "exact", "cache", "deploy"]);
     deepinfer(&["generate", "x", "y"]).refused(&["'y'"]);
     deepinfer(&["train"]).refused(&["train"]);
+}
+
+#[test]
+fn numbers_that_cannot_be() {
+    let whole = "it must be a whole number of at least";
+    for (option, value, wanted) in [
+        ("--max-tokens", "-1", format!("{whole} 1")),
+        ("--max-tokens", "0", format!("{whole} 1")),
+        ("--max-tokens", "1e3", format!("{whole} 1")),
+        ("--max-tokens", "99999999999999999999", "it must be a whole number from 1 to 18446744073709551615".to_owned()),
+        ("--seed", "-3", format!("{whole} 0")),
+        ("--chunk-tokens", "-1", format!("{whole} 1")),
+        ("--chunk-tokens", "0", format!("{whole} 1")),
+        ("--logits", "-5", "it must be a whole number from 0 to 4096".to_owned()),
+        ("--logprobs", "-5", "it must be a whole number from 0 to 4096".to_owned()),
+        ("--logprobs", "4097", "it must be a whole number from 0 to 4096".to_owned()),
+        ("--temperature", "-1", "it must be a finite number of at least 0".to_owned()),
+        ("--temperature", "NaN", "it must be a finite number of at least 0".to_owned()),
+        ("--temperature", "1e39", "it must be a finite number of at least 0".to_owned()),
+    ] {
+        let run = deepinfer(&["generate", "x", option, value]);
+        run.refused(&[&format!("'{value}'"), option, &wanted]);
+    }
+    for (option, value, wanted) in [
+        ("--context", "-4", format!("{whole} 1")),
+        ("--requests", "0", "it must be a whole number from 1 to 1048576".to_owned()),
+        ("--requests", "1048577", "it must be a whole number from 1 to 1048576".to_owned()),
+    ] {
+        deepinfer(&["inspect", option, value]).refused(&[&format!("'{value}'"), option, &wanted]);
+    }
 }
 
 #[test]
@@ -101,6 +125,35 @@ fn files_that_cannot_be_used() {
     let args = ["generate", "--prompts", prompts.to_str().unwrap(), "--output", same.to_str().unwrap()];
     deepinfer(&args).refused(&["the same file", prompts.to_str().unwrap()]);
     assert!(fs::read_to_string(&prompts).unwrap().contains("prompt"));
+
+    let mut from_stdin = command(&["generate", "--prompts", "-", "--output", same.to_str().unwrap()]);
+    finish(from_stdin.stdin(fs::File::open(&prompts).unwrap())).refused(&["the same file", same.to_str().unwrap()]);
+    assert!(fs::read_to_string(&prompts).unwrap().contains("prompt"));
+}
+
+#[test]
+fn a_new_file_of_results_is_there_only_if_the_command_ran() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.jsonl");
+    let output = path.to_str().unwrap();
+    for refused in [
+        &["generate", "", "--output", output][..],
+        &["generate", "x", "--output", output, "--model", "/nonexistent"],
+        &["generate", "x", "--output", output, "--accelerator", "tpu"],
+        &["generate", "--prompts", "-", "--output", output, "--model", "/nonexistent"],
+    ] {
+        deepinfer(refused).refused(&[]);
+        assert!(!path.exists(), "{refused:?} left a file");
+    }
+    // No prompts are no reason to leave no file.
+    deepinfer_reading(&["generate", "--prompts", "-", "--output", output], b"").succeeded_quietly();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "");
+
+    // A link is written through, wherever it leads.
+    let link = dir.path().join("link.jsonl");
+    std::os::unix::fs::symlink("target.jsonl", &link).unwrap();
+    deepinfer(&["generate", "x", "--max-tokens", "1", "--output", link.to_str().unwrap()]).succeeded_quietly();
+    assert_eq!(json_lines(&fs::read_to_string(dir.path().join("target.jsonl")).unwrap()).len(), 1);
 }
 
 #[test]
@@ -208,6 +261,36 @@ fn a_full_disk_is_a_fault() {
     let result = deepinfer(&["generate", "x", "--max-tokens", "2", "--output", "/dev/full"]);
     assert_eq!(result.code, Some(1), "{}", result.stderr);
     assert!(result.stderr.starts_with("error: cannot write /dev/full: "), "{}", result.stderr);
+    for args in [&["generate", "x", "--max-tokens", "2"][..], &["inspect"], &["backends", "--json"], &["--help"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let result = command(args).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        let stderr = String::from_utf8(result.stderr).unwrap();
+        assert_eq!(result.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.starts_with("error: cannot write standard output: "), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_standard_output_that_is_only_read_is_a_fault() {
+    for args in [&["generate", "x", "--max-tokens", "2"][..], &["inspect"], &["backends"]] {
+        let readable = fs::File::open(repository("LICENSE")).unwrap();
+        let result = command(args).stdout(readable).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        let stderr = String::from_utf8(result.stderr).unwrap();
+        assert_eq!(result.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.starts_with("error: cannot write standard output: "), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn results_are_appended_where_the_caller_appends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("all.txt");
+    fs::write(&path, "before\n").unwrap();
+    let appending = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    let mut command = command(&["generate", "x", "--max-tokens", "2", "--output", "-"]);
+    assert!(command.stdout(appending).status().unwrap().success());
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.starts_with("before\n{"), "{text}");
 }
 
 #[test]
