@@ -5,29 +5,39 @@ use std::io::{IsTerminal, Write, stderr};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Text that is safe to print: control characters of file names, tensors and plugins, which could repaint the screen, are
-/// written out. Line feeds stay, since some messages are lists.
-pub(crate) fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
+/// A report that is safe to print: control characters of file names, tensors and plugins, which could repaint the screen,
+/// are written out, except the ends of lines.
+pub(crate) fn printable(report: &str) -> String {
+    report.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
+}
+
+/// The same for a message, whose further lines are indented: a name with a line feed in it must not look like another
+/// message.
+fn sentence(message: &str) -> String {
+    message.split("\n  ").map(one_line).collect::<Vec<_>>().join("\n  ")
+}
+
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() && c != '\n' { printable.extend(c.escape_default()) } else { printable.push(c) }
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
     }
-    printable
+    line
 }
 
 /// Prints an error.
 pub(crate) fn error(message: &dyn Display) {
-    line(&printable(&format!("error: {message}")));
+    line(&sentence(&format!("error: {message}")));
 }
 
 /// Prints a warning.
 pub(crate) fn warning(message: &dyn Display) {
-    line(&printable(&format!("warning: {message}")));
+    line(&sentence(&format!("warning: {message}")));
 }
 
 /// Prints what the person must know even when standard error goes to a file.
 pub(crate) fn say(message: &dyn Display) {
-    line(&printable(&message.to_string()));
+    line(&sentence(&message.to_string()));
 }
 
 /// Prints figures about a run, dimmed; nothing when standard error is not a terminal.
@@ -35,7 +45,7 @@ pub(crate) fn note(message: impl FnOnce() -> String) {
     if !stderr().is_terminal() {
         return;
     }
-    let message = printable(&message());
+    let message = sentence(&message());
     if stderr_has_colours() {
         line(&format!("\x1b[2m{message}\x1b[0m"));
     } else {
@@ -77,7 +87,8 @@ mod tests {
 
     #[test]
     fn control_characters_are_written_out() {
-        assert_eq!(printable("a\u{1b}[31m\r\n  \u{9b}2J\u{7f}"), "a\\u{1b}[31m\\r\n  \\u{9b}2J\\u{7f}");
-        assert_eq!(printable("naïve \\ 'x' 模型\n"), "naïve \\ 'x' 模型\n");
+        assert_eq!(printable("a\u{1b}[31m\r\n\u{9b}2J\u{7f}\n"), "a\\u{1b}[31m\\r\n\\u{9b}2J\\u{7f}\n");
+        assert_eq!(sentence("tried\n  a\nerror: b\n  c\t"), "tried\n  a\\nerror: b\n  c\\t");
+        assert_eq!(sentence("naïve \\ 'x' 模型"), "naïve \\ 'x' 模型");
     }
 }

@@ -11,6 +11,7 @@ use deepinfer_plugin_api::abi::{
 };
 use serde::Serialize;
 
+use crate::one_line::one_line;
 use crate::raw::{blank, read_text_lossy, take_error};
 
 /// More devices than a machine has: a plugin that reports more has counted wrongly, and each would be asked what it is.
@@ -114,7 +115,7 @@ pub struct PluginError {
     pub flags: u32,
     /// Code of the vendor's library, or 0.
     pub vendor_code: i32,
-    /// A sentence.
+    /// A sentence, as the plugin wrote it.
     pub message: String,
     /// `backend/op`.
     pub origin: String,
@@ -132,7 +133,7 @@ impl fmt::Display for PluginError {
         if self.message.is_empty() {
             write!(f, "error code {} without a message", self.code)?;
         } else {
-            f.write_str(&self.message)?;
+            f.write_str(&one_line(&self.message))?;
         }
         if self.vendor_code != 0 {
             write!(f, " (code {} of the vendor's library)", self.vendor_code)?;

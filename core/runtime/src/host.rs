@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use deepinfer_plugin_api::abi::{DI_LOG_DEBUG, DI_LOG_ERROR, DI_LOG_INFO, DI_LOG_WARN, DiHostApi, DiStr};
 
+use crate::one_line::one_line;
 use crate::raw::read_text_lossy;
 
 /// The table that every plugin gets. It lives as long as the process.
@@ -28,7 +29,7 @@ unsafe extern "C" fn log(_user: *mut c_void, level: i32, target: DiStr, message:
     // A subscriber that panics must not unwind into the plugin.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the header says that both are borrowed UTF-8 text.
-        let (plugin, message) = unsafe { (read_text_lossy(target), read_text_lossy(message)) };
+        let (plugin, message) = unsafe { (one_line(&read_text_lossy(target)), one_line(&read_text_lossy(message))) };
         match level {
             DI_LOG_ERROR => tracing::error!(target: "deepinfer::plugin", plugin, "{message}"),
             DI_LOG_WARN => tracing::warn!(target: "deepinfer::plugin", plugin, "{message}"),

@@ -21,6 +21,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::backend::{LoadedBackend, OpImpl};
 use crate::elf::{self, ElfError};
 use crate::host;
+use crate::one_line::one_line;
 use crate::raw::{lend_text, read_sized, read_text, read_text_lossy, take_error};
 
 /// Why a file is not a usable plugin.
@@ -212,7 +213,7 @@ fn shake_hands(path: &Path, entry: DiEntryFn, options: &str) -> Result<LoadedBac
     // SAFETY: null, or an error object that the entry hands over.
     let error = unsafe { take_error(reply.error) };
 
-    let said = error.as_ref().map(|e| e.message.clone()).unwrap_or_default();
+    let said = error.as_ref().map(|e| one_line(&e.message)).unwrap_or_default();
     let version = |plugin: String| LoadError::Version {
         path: path.to_owned(),
         plugin,
@@ -228,7 +229,7 @@ fn shake_hands(path: &Path, entry: DiEntryFn, options: &str) -> Result<LoadedBac
     }
     if code != 0 || error.is_some() {
         // SAFETY: a text of the reply, alive as long as the library, if it is set at all.
-        let name = unsafe { read_text_lossy(reply.name) };
+        let name = one_line(&unsafe { read_text_lossy(reply.name) });
         let reason = error.map_or_else(|| format!("it gave no reason, only the code {code}"), |e| e.to_string());
         return Err(LoadError::Refused { path: path.to_owned(), name, reason });
     }

@@ -79,6 +79,20 @@ fn a_plugin_of_another_abi() {
 }
 
 #[test]
+fn a_plugin_that_garbles_its_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("libdeepinfer_garbles.so");
+    if compile("garbles.c", &path) {
+        let run = deepinfer(&["generate", "x", "--accelerator", path.to_str().unwrap()]);
+        let lines: Vec<&str> = run.stderr.lines().collect();
+        assert_eq!((run.code, lines.len()), (Some(2), 2), "{lines:?}");
+        assert!(lines[0].contains("WARN") && lines[0].contains(r"logged\nerror: \u{1b}[31mline"), "{lines:?}");
+        let refusal = r"the plugin c-\u{1b}[2Jgarbles refused to start: first\nerror: \u{1b}[31msecond";
+        assert!(lines[1].starts_with("error: ") && lines[1].ends_with(refusal), "{lines:?}");
+    }
+}
+
+#[test]
 fn the_flag_wins_over_the_variable() {
     let mut generate = command(&["generate", "x", "--max-tokens", "1", "--accelerator", "cpu"]);
     finish(generate.env("DEEPINFER_ACCELERATOR", "tpu")).succeeded_quietly();
