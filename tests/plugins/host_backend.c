@@ -71,6 +71,7 @@ static DiError *device_count(DiBackend *b, uint32_t *out) {
 static DiError *device_info(DiBackend *b, uint32_t i, DiDeviceInfo *out) {
   static const DiStr name = TEXT("host memory"), arch = TEXT("c11");
   (void)b;
+  if (i >= 2) return fail(DI_E_INVALID, 0, "there are two devices, 0 and 1");
   out->device_type = DI_DEVICE_CPU;
   out->ordinal = (int32_t)i;
   out->name = name;
@@ -81,7 +82,8 @@ static DiError *device_info(DiBackend *b, uint32_t i, DiDeviceInfo *out) {
 }
 
 static DiError *device_open(DiBackend *b, uint32_t i, const DiExt *ext, DiDevice **out) {
-  (void)b, (void)i, (void)ext;
+  (void)b, (void)ext;
+  if (i >= 2) return fail(DI_E_INVALID, 0, "there are two devices, 0 and 1");
   *out = calloc(1, sizeof **out);
   ++live_devices;
   return NULL;

@@ -5,11 +5,17 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use deepinfer_engine::SamplingParams;
 use deepinfer_model::Numerics;
+use deepinfer_runtime::TEXT_PROFILE;
 
 use crate::numbers::{temperature, whole};
+use crate::parity::{Levels, levels};
 
 /// Most alternatives per token that can be reported.
 const MOST_ALTERNATIVES: u64 = 4096;
+/// Most cases of one check.
+const MOST_CASES: u64 = 1 << 20;
+/// Longest time limit.
+const MOST_SECONDS: u64 = 86_400;
 /// Most requests of a memory plan.
 const MOST_REQUESTS: u64 = 1 << 20;
 
@@ -29,6 +35,10 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     Inspect(InspectArgs),
     Backends(BackendsArgs),
+    Parity(ParityArgs),
+    /// Runs cases for `parity`, which starts it
+    #[command(hide = true)]
+    ParityWorker,
 }
 
 /// Continue a prompt, or the prompts of a file
@@ -208,6 +218,77 @@ pub(crate) struct BackendsArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Test a backend: every op against oracles, memory and streams, determinism, a small model
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Levels:
+  L0  loading, what the plugin says of itself, refusals
+  L1  memory, copies, fills, streams, events, threads
+  L2  ops against oracles in 64-bit floats; empty, wrong and malformed arguments
+  L3  the small model in the program makes the tokens that it makes on the processor
+  L4  the same bits again, with strides, over any memory, for a row alone and in company
+
+Every case runs in another process: one that crashes or hangs is a failure by its name, and the others go on.
+A form of an op that the backend declines is not supported, which is no failure, unless nothing is left of an
+op that the profile requires.
+
+Exit codes: 0 all as expected, 1 something failed, passed unexpectedly or is missing, 2 wrong arguments, or the
+backend does not load.
+
+Examples:
+  deepinfer parity --backend cpu
+  deepinfer parity --backend ./libdeepinfer_mine.so --level L0,L1 --profile none
+  deepinfer parity --backend mine --expect-failures known.txt --junit parity.xml --html parity.html")]
+pub(crate) struct ParityArgs {
+    /// Backend: its name or the path of the plugin, as in `generate`
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) backend: String,
+
+    /// Ops to test, or `load`, `memory`, `stream`, `device`, `miniature`; * and ? are wildcards
+    #[arg(long, value_name = "GLOB", default_value = "*", hide_default_value = true)]
+    pub(crate) ops: String,
+
+    /// Cases to run: CHECK/N as a failure names it, or N alone for every check; * and ? are wildcards
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) case: Option<String>,
+
+    /// Levels, as L0,L2 or L0..L4
+    #[arg(long, value_name = "LEVELS", default_value = "L0..L4", value_parser = levels)]
+    pub(crate) level: Levels,
+
+    /// Seed of the arguments
+    #[arg(long, value_name = "S", default_value = "0", allow_negative_numbers = true, value_parser = whole::<u64>(0..=u64::MAX))]
+    pub(crate) seed: u64,
+
+    /// Cases of each check of an op [default: as many as cover its formats]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<usize>(1..=MOST_CASES))]
+    pub(crate) cases: Option<usize>,
+
+    /// Longest time for one case
+    #[arg(long, value_name = "SECONDS", default_value = "10", allow_negative_numbers = true, value_parser = whole::<u64>(1..=MOST_SECONDS))]
+    pub(crate) timeout: u64,
+
+    /// Write the results as JSON; - is standard output
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) report: Option<PathBuf>,
+
+    /// Write the results as JUnit XML
+    #[arg(long, value_name = "FILE.xml")]
+    pub(crate) junit: Option<PathBuf>,
+
+    /// Write the results as a page with a heat map of errors
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Failures that are known: a file of lines `op[/case] # reason`, with wildcards
+    #[arg(long, value_name = "FILE")]
+    pub(crate) expect_failures: Option<PathBuf>,
+
+    /// Profile whose ops the backend must have; `none` requires nothing
+    #[arg(long, value_name = "PROFILE", default_value = TEXT_PROFILE)]
+    pub(crate) profile: String,
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod inspect;
 mod model;
 mod numbers;
 mod output;
+mod parity;
 mod terminal;
 
 use std::process::ExitCode;
@@ -44,6 +45,8 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(args, started),
         Command::Inspect(args) => inspect::run(args),
         Command::Backends(args) => backends::run(args),
+        Command::Parity(args) => parity::run(args),
+        Command::ParityWorker => parity::worker::run(),
     })
 }
 

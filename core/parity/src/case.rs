@@ -197,6 +197,15 @@ pub struct Facts {
 }
 
 impl Case {
+    /// The case of a name, as [`Case`] displays it. The number is not checked: only a run knows how many there are.
+    pub fn parse(name: &str, seed: u64) -> Option<Self> {
+        let mut parts = name.split('/');
+        let (op, check, number) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
+        let op = specs().find(|spec| spec.name == op)?.name;
+        let check = Check::ALL.into_iter().find(|known| known.name() == check)?;
+        parts.next().is_none().then_some(Self { op, check, number, seed })
+    }
+
     /// What the op is known by.
     ///
     /// # Panics
@@ -234,7 +243,8 @@ impl Case {
     }
 }
 
-/// The cases of one check of an op: as many as cover it, or at most `limit`.
+/// The cases of one check of an op: as many as cover it. `limit` draws as many calls as it says, fewer or more, and is the
+/// most for checks that have no more cases.
 ///
 /// # Panics
 /// If there is no such op.
@@ -243,10 +253,37 @@ pub fn cases(op: &str, check: Check, seed: u64, limit: Option<usize>) -> Vec<Cas
     let calls = Calls::new(spec, seed);
     let count = match check {
         Check::Rows if matches!(spec.rows, Rows::Dependent) => 0,
-        Check::Value | Check::Poison | Check::Strided | Check::Rows | Check::Twice => calls.len(),
+        Check::Value | Check::Poison | Check::Strided | Check::Rows | Check::Twice => {
+            limit.unwrap_or_else(|| calls.len())
+        }
         Check::Empty => spec.empty.len(),
         Check::Refusal => spec.refusals.len(),
         Check::Malformed => refuse::wrong_tensors(&calls.base()).len(),
     };
     (0..count.min(limit.unwrap_or(count))).map(|number| Case { op: spec.name, check, number, seed }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_case_and_the_case_is_the_same_however_many_there_are() {
+        let all = cases("rstd", Check::Twice, 7, None);
+        assert_eq!(Case::parse("rstd/twice/5", 7), Some(all[5]));
+        assert_eq!(cases("rstd", Check::Twice, 7, Some(3)), all[..3]);
+        assert_eq!(cases("rstd", Check::Twice, 7, Some(1000))[..all.len()], all);
+        assert_eq!(all[5].facts(), Case::parse(&all[5].to_string(), 7).unwrap().facts());
+        assert_ne!(all[5].facts().call, Case::parse("rstd/twice/5", 8).unwrap().facts().call);
+        for text in ["rstd", "rstd/twice", "rstd/twice/x", "rstd/once/1", "rsdt/twice/1", "rstd/twice/1/2"] {
+            assert_eq!(Case::parse(text, 7), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_class_of_shapes_occurs() {
+        let of = |check| crate::ops().flat_map(move |op| cases(op, check, 0, None)).map(|case| case.facts().shape);
+        let found: std::collections::BTreeSet<ShapeClass> = of(Check::Value).chain(of(Check::Empty)).collect();
+        assert_eq!(found.len(), ShapeClass::ALL.len(), "{found:?}");
+    }
 }

@@ -31,11 +31,31 @@ pub use case::{Case, Check, Facts, Level, ShapeClass, cases};
 pub use expect::{ExpectError, Expectations};
 pub use generate::Content;
 pub use glob::matches as glob_matches;
-pub use outcome::{Failure, Mismatch, Outcome};
+pub use outcome::{Distance, Failure, Mismatch, Outcome};
 pub use report::{Identity, Line, OpSummary, Report, Verdict};
 pub use run::run_case;
 
 /// Ops that have cases, an oracle and a typed call, in the order of the catalogue's families.
 pub fn ops() -> impl Iterator<Item = &'static str> {
     generate::specs().map(|spec| spec.name).filter(|name| place::CALLABLE.contains(name))
+}
+
+/// Ops that a profile of the catalogue requires; `None` if it has no such profile.
+pub fn required_ops(profile: &str) -> Option<&'static [&'static str]> {
+    deepinfer_plugin_api::profile(profile)
+}
+
+/// Catalogue id and version of an op.
+pub fn identity_of(op: &str) -> Option<(u32, u32)> {
+    deepinfer_plugin_api::op_by_name(op).map(|info| (info.id, info.version))
+}
+
+/// Name of a catalogue id.
+pub fn op_of(id: u32) -> Option<&'static str> {
+    deepinfer_plugin_api::op_by_id(id).map(|info| info.name)
+}
+
+/// Version of the plugin ABI, `major.minor`.
+pub fn abi_version() -> String {
+    format!("{}.{}", deepinfer_plugin_api::abi::DI_ABI_MAJOR, deepinfer_plugin_api::abi::DI_ABI_MINOR)
 }

@@ -51,9 +51,17 @@ pub struct Mismatch {
     pub wanted: String,
     /// Bits of that.
     pub wanted_bits: String,
-    /// Distance of the two; `None` where one is not finite or bits must be equal.
-    pub error: Option<f64>,
-    /// Largest distance that the contract allows; 0 where bits must be equal.
+    /// Distance of the two and the largest one that the contract allows; `None` where bits must be equal or one is not
+    /// finite.
+    pub distance: Option<Distance>,
+}
+
+/// How far a value is from where it should be. Both numbers are finite.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Distance {
+    /// Distance.
+    pub error: f64,
+    /// Largest one that the contract allows.
     pub allowed: f64,
 }
 
@@ -67,7 +75,7 @@ impl Outcome {
 impl Mismatch {
     /// The error as a share of what is allowed; `None` where no error is.
     pub fn share(&self) -> Option<f64> {
-        self.error.filter(|_| self.allowed > 0.0).map(|error| error / self.allowed)
+        self.distance.map(|Distance { error, allowed }| error / allowed)
     }
 
     /// Index of the element in each dimension.
@@ -90,19 +98,18 @@ impl Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { argument, part, element, found, found_bits, wanted, wanted_bits, allowed, .. } = self;
+        let Self { argument, part, element, found, found_bits, wanted, wanted_bits, .. } = self;
         if part.is_empty() {
             write!(f, "{argument}{:?}", self.index())?;
         } else {
             write!(f, "{part} {element} of {argument}")?;
         }
         write!(f, " is {found} ({found_bits}), expected {wanted} ({wanted_bits}): ")?;
-        match self.error {
-            Some(error) if *allowed > 0.0 => {
-                write!(f, "error {error:.3e}, allowed {allowed:.3e}, {:.1} times the bound", error / allowed)
+        match self.distance {
+            Some(Distance { error, allowed }) => {
+                write!(f, "error {error:.3e}, allowed {allowed:.3e}, {:.3} times the bound", error / allowed)
             }
-            _ if *allowed > 0.0 => f.write_str("only one of them is finite"),
-            _ => f.write_str("the bits must be equal"),
+            None => f.write_str("no error is allowed"),
         }
     }
 }

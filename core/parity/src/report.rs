@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::case::{Facts, Level, ShapeClass};
 use crate::outcome::Outcome;
 
 /// What was tested by what.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Identity {
     /// Version of the program.
     pub deepinfer: String,

@@ -6,7 +6,7 @@ use deepinfer_ops::Format;
 
 use super::{Element, Want, formats, half_ulp};
 use crate::call::HostTensor;
-use crate::outcome::Mismatch;
+use crate::outcome::{Distance, Mismatch};
 
 /// Largest finite BF16 value.
 const BF16_MAX: f64 = 3.389_531_389_251_535_5e38;
@@ -43,8 +43,7 @@ fn wrong_bits(found: &HostTensor, element: usize, value: [String; 2], bits: [Str
         found_bits,
         wanted: wanted_value,
         wanted_bits,
-        error: None,
-        allowed: 0.0,
+        distance: None,
     }
 }
 
@@ -128,16 +127,23 @@ fn mismatch(element: &Element, found: &HostTensor, before: &HostTensor, i: usize
     let one = |value: f64| HostTensor::floats(found.format, &[1], &[value as f32]);
     let (value, bits) = match *element {
         Element::Near { value, .. } => (number(value), code(&one(value), 0)),
-        Element::Int(value) => (value.to_string(), format!("{value:#x}")),
+        Element::Int(value) => {
+            let one = match found.format {
+                Format::I64 => HostTensor::i64(&[1], &[value]),
+                Format::I32 => HostTensor::i32(&[1], &[value as i32]),
+                _ => HostTensor::u8(&[1], vec![value as u8]),
+            };
+            (value.to_string(), code(&one, 0))
+        }
         Element::Bits(bits) => (number(f32::from_bits(bits)), format!("{bits:#010x}")),
         Element::Kept => (format!("{} as before the call", value_text(before, i)), code(before, i)),
         Element::Any => unreachable!("any value is right"),
     };
     let out = wrong_bits(found, i, [value_text(found, i), value], [code(found, i), bits]);
     let Element::Near { value, slack } = *element else { return out };
-    let here = f64::from(found.values()[i]);
-    let error = Some((here - value).abs()).filter(|error| error.is_finite());
-    Mismatch { error, allowed: reach(found.format, value, slack), ..out }
+    let (error, allowed) = ((f64::from(found.values()[i]) - value).abs(), reach(found.format, value, slack));
+    let is_finite = error.is_finite() && allowed.is_finite();
+    Mismatch { distance: is_finite.then_some(Distance { error, allowed }), ..out }
 }
 
 /// Largest allowed distance of the rounded result.
@@ -216,6 +222,14 @@ mod tests {
         for part in ["out[1, 0]", "4e0", "0x40400000", "error 1.000e0", "allowed 1.000e-1"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn wrong_integers_show_their_bits() {
+        let found = HostTensor::i32(&[2], &[5, -1]);
+        let want = Want::Elements(vec![Element::Int(5), Element::Int(-2)]);
+        let mismatch = compare("out", &want, &found, &found).unwrap_err();
+        assert_eq!(mismatch.to_string(), "out[1] is -1 (0xffffffff), expected -2 (0xfffffffe): no error is allowed");
     }
 
     #[test]

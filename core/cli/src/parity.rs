@@ -1,0 +1,304 @@
+//! `deepinfer parity`: whether a backend does what the catalogue says.
+//!
+//! Every case runs in another process ([`worker`]) under a time limit; [`supervisor`] starts another one when it dies.
+
+mod levels;
+mod miniature;
+mod supervisor;
+mod task;
+mod whole;
+pub(crate) mod worker;
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use deepinfer_parity::{
+    Check, Expectations, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html, junit, ops, required_ops,
+};
+use deepinfer_runtime::{Choice, Selection};
+use indicatif::ProgressBar;
+
+pub(crate) use levels::{Levels, levels};
+use supervisor::{Done, NotReady, Supervisor};
+use task::{Task, first_cases, last_cases};
+
+use crate::args::ParityArgs;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::terminal;
+
+/// Failures that are printed in full; the reports have all of them.
+const SHOWN: usize = 20;
+/// Name that asks for no profile.
+const NO_PROFILE: &str = "none";
+
+/// Runs the command.
+///
+/// # Errors
+/// The arguments are wrong or the backend does not load ([`Failure::Input`]); something failed ([`Failure::Fault`]).
+pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
+    let plan = Plan::of(args)?;
+    let files = Files::create(args)?;
+    let supervisor =
+        Supervisor { backend: args.backend.clone(), seed: args.seed, timeout: Duration::from_secs(args.timeout) };
+    let (identity, has) = match supervisor.probe().map_err(Failure::Fault)? {
+        Ok(ready) => ready,
+        Err(NotReady::Refused(why)) => return Err(Failure::Input(anyhow!("{why}"))),
+        Err(NotReady::Broken(how)) => {
+            return Err(Failure::Input(anyhow!("the backend {} does not load: {how}", args.backend)));
+        }
+    };
+    let tasks = plan.tasks(args, &has);
+    if tasks.is_empty() && plan.missing(&has).is_empty() {
+        return Err(Failure::Input(anyhow!(
+            "no case is left to run: {} has no op that is asked for",
+            identity.backend
+        )));
+    }
+    let lines = plan.run(args, &supervisor, tasks)?;
+    let passes = plan.expectations.unexpected_passes(&failed_or_not(&lines));
+    let (missing, others) = plan.lacking(&has, &lines);
+    let report = Report::new(identity, (args.seed, &args.level.0, &args.profile), (missing, others), lines, passes);
+    Output::stdout()?.write(&terminal::printable(&text_of(&report)))?;
+    files.write(&report)?;
+    match report.verdict {
+        Verdict::Conforms => Ok(()),
+        Verdict::Fails => Err(Failure::Fault(anyhow!("{}", verdict_of(&report)))),
+    }
+}
+
+fn failed_or_not(lines: &[Line]) -> Vec<(&str, bool)> {
+    // What the backend does not support says nothing about a bug.
+    let ran = lines.iter().filter(|line| !matches!(line.outcome, Outcome::Unsupported { .. }));
+    ran.map(|line| (line.name.as_str(), matches!(line.outcome, Outcome::Failed(_)))).collect()
+}
+
+/// What is asked for, before anything is known of the backend.
+struct Plan {
+    /// Ops and other subjects.
+    subjects: Vec<&'static str>,
+    /// Ops that the backend must have.
+    required: Vec<&'static str>,
+    expectations: Expectations,
+}
+
+impl Plan {
+    fn of(args: &ParityArgs) -> Result<Self, Failure> {
+        let usage = |text: String| Failure::Input(anyhow!("{text}"));
+        if Selection::parse(&args.backend).map_err(Failure::input)?.choice == Choice::Auto {
+            return Err(usage("--backend auto could be any backend; give a name or a path".to_owned()));
+        }
+        let others: BTreeSet<&str> = first_cases().chain(last_cases()).map(|case| case.subject).collect();
+        let all: Vec<&'static str> = others.into_iter().chain(ops()).collect();
+        let subjects: Vec<&str> = all.iter().copied().filter(|name| glob_matches(&args.ops, name)).collect();
+        if subjects.is_empty() {
+            return Err(usage(format!("--ops {:?} fits none of {}", args.ops, all.join(", "))));
+        }
+        let required = match args.profile.as_str() {
+            NO_PROFILE => &[],
+            name => required_ops(name).ok_or_else(|| {
+                usage(format!("--profile {name:?} is not in the catalogue; {NO_PROFILE} asks for no op"))
+            })?,
+        };
+        let required = required.iter().copied().filter(|op| subjects.contains(op)).collect();
+        let expectations = match &args.expect_failures {
+            None => Expectations::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .with_context(|| format!("cannot read {}", path.display()))
+                    .map_err(Failure::Input)?;
+                let list = Expectations::parse(&text, &all);
+                list.with_context(|| path.display().to_string()).map_err(Failure::Input)?
+            }
+        };
+        Ok(Self { subjects, required, expectations })
+    }
+
+    /// The cases, in the order in which they run: the whole backend first, then its ops.
+    fn tasks(&self, args: &ParityArgs, has: &[String]) -> Vec<Task> {
+        let levels = &args.level.0;
+        let is_meant = |task: &Task| {
+            let name = task.to_string();
+            let case = name.split_once('/').map_or("", |(_, case)| case);
+            let fits = |glob: &str| glob_matches(glob, case) || glob_matches(&format!("*/{glob}"), case);
+            self.subjects.contains(&task.subject())
+                && levels.contains(&task.level())
+                && args.case.as_deref().is_none_or(fits)
+        };
+        let mut tasks = vec![Task::UnknownOption];
+        tasks.extend(first_cases().map(Task::Whole));
+        for op in ops().filter(|op| self.subjects.contains(op) && has.iter().any(|name| name == op)) {
+            for check in Check::ALL.into_iter().filter(|check| levels.contains(&check.level())) {
+                tasks.extend(cases(op, check, args.seed, args.cases).into_iter().map(Task::Op));
+            }
+        }
+        tasks.extend(last_cases().map(Task::Whole));
+        tasks.retain(is_meant);
+        tasks
+    }
+
+    fn run(&self, args: &ParityArgs, supervisor: &Supervisor, tasks: Vec<Task>) -> Result<Vec<Line>, Failure> {
+        let mut lines = Vec::with_capacity(tasks.len());
+        let bar = ProgressBar::new(tasks.len() as u64);
+        let result = supervisor.run(tasks, &mut |Done { task, facts, outcome, seconds }| {
+            let name = task.to_string();
+            let failed = matches!(outcome, Outcome::Failed(_));
+            let expected_failure = self.expectations.reason(&name).filter(|_| failed).map(str::to_owned);
+            let (op, level, rerun) = (task.subject().to_owned(), task.level(), rerun_of(args, &name));
+            lines.push(Line { name, op, level, facts, outcome, expected_failure, seconds, rerun });
+            bar.inc(1);
+        });
+        bar.finish_and_clear();
+        result.map_err(Failure::Fault)?;
+        Ok(lines)
+    }
+
+    /// Required ops that the backend does not have.
+    fn missing(&self, has: &[String]) -> Vec<&'static str> {
+        self.required.iter().copied().filter(|op| !has.iter().any(|name| name == op)).collect()
+    }
+
+    /// Ops that the backend lacks: required ones, and others. It lacks an op, too, of which it declines every call.
+    fn lacking(&self, has: &[String], lines: &[Line]) -> (Vec<String>, Vec<String>) {
+        let declines = |op: &str| {
+            let mut calls = lines.iter().filter(|line| line.op == op && line.facts.is_some()).peekable();
+            calls.peek().is_some() && calls.all(|line| matches!(line.outcome, Outcome::Unsupported { .. }))
+        };
+        let lacks = |op: &&str| !has.iter().any(|name| name == op) || declines(op);
+        let lacking = ops().filter(|op| self.subjects.contains(op)).filter(lacks);
+        let (required, others) = lacking.partition::<Vec<&str>, _>(|op| self.required.contains(op));
+        let owned = |list: Vec<&str>| list.into_iter().map(str::to_owned).collect();
+        (owned(required), owned(others))
+    }
+}
+
+/// The command line that runs one case alone.
+fn rerun_of(args: &ParityArgs, name: &str) -> String {
+    let (op, case) = name.split_once('/').unwrap_or((name, "*"));
+    let number = args.cases.map_or_else(String::new, |cases| format!(" --cases {cases}"));
+    let backend = quoted(&args.backend);
+    format!("deepinfer parity --backend {backend} --ops {op} --case {} --seed {}{number}", quoted(case), args.seed)
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,+".contains(c);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+/// Reports to be written. The files are opened before the cases run, so that a wrong path costs nothing.
+struct Files {
+    json: Option<Output>,
+    junit: Option<Output>,
+    html: Option<Output>,
+}
+
+impl Files {
+    fn create(args: &ParityArgs) -> Result<Self, Failure> {
+        let create = |path: Option<&Path>| path.map(Output::create).transpose();
+        Ok(Self {
+            json: create(args.report.as_deref())?,
+            junit: create(args.junit.as_deref())?,
+            html: create(args.html.as_deref())?,
+        })
+    }
+
+    fn write(self, report: &Report) -> Result<(), Failure> {
+        let write = |output: Option<Output>, text: &dyn Fn() -> Result<String, Failure>| match output {
+            None => Ok(()),
+            Some(mut output) => {
+                output.begin()?;
+                output.write(&text()?)
+            }
+        };
+        write(self.json, &|| report.to_json().map_err(Failure::fault))?;
+        write(self.junit, &|| Ok(junit::document(report)))?;
+        write(self.html, &|| Ok(html::page(report)))
+    }
+}
+
+fn text_of(report: &Report) -> String {
+    let id = &report.identity;
+    let levels: Vec<String> = report.levels.iter().map(Level::to_string).collect();
+    let mut text = format!("{} {} on {} ({})\n", id.backend, id.version, id.device, id.path);
+    // Writing to a string cannot fail, here and below.
+    let _ = writeln!(text, "levels {}, seed {}, profile {}\n", levels.join(", "), report.seed, report.profile);
+    let _ = writeln!(text, "{:34} cases  failed  expected  unsupported  worst error / bound", "");
+    for op in &report.ops {
+        let worst = op.worst.iter().filter_map(|cell| cell.worst).reduce(f64::max);
+        let worst = match worst {
+            None => String::new(),
+            Some(share) if share < 1000.0 => format!("{share:.3}"),
+            Some(share) => format!("{share:.1e}"),
+        };
+        let line = format!(
+            "{:34} {:5}  {:6}  {:8}  {:11}  {worst}",
+            op.op, op.cases, op.failures, op.expected_failures, op.unsupported
+        );
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text.push('\n');
+    let unexpected = || report.failed.iter().filter(|line| line.is_failure());
+    for line in unexpected().take(SHOWN) {
+        let Outcome::Failed(failure) = &line.outcome else { continue };
+        let _ = writeln!(text, "FAILED {}: {failure}", line.name);
+        if let Some(facts) = &line.facts {
+            let content = facts.content.map_or_else(String::new, |content| format!("content {content:?}, "));
+            let _ = writeln!(text, "  {}\n  {content}seed {}", facts.call, report.seed);
+        }
+        let _ = writeln!(text, "  {}\n", line.rerun);
+    }
+    if let Some(more) = unexpected().count().checked_sub(SHOWN).filter(|more| *more > 0) {
+        let _ = writeln!(text, "and {more} more failures; --report, --junit and --html have all of them\n");
+    }
+    for pass in &report.unexpected_passes {
+        let _ = writeln!(text, "PASSED unexpectedly, {pass}");
+    }
+    if !report.missing_ops.is_empty() {
+        let _ = writeln!(text, "MISSING ops of {}: {}", report.profile, report.missing_ops.join(", "));
+    }
+    if !report.unsupported_ops.is_empty() {
+        let _ = writeln!(text, "not supported: {}", report.unsupported_ops.join(", "));
+    }
+    if report.verdict == Verdict::Conforms {
+        let _ = writeln!(text, "{}", verdict_of(report));
+    }
+    text
+}
+
+/// The answer in one sentence.
+fn verdict_of(report: &Report) -> String {
+    let Report { cases, failures, expected_failures, unsupported, unexpected_passes, missing_ops, .. } = report;
+    let passed = cases - failures - expected_failures - unsupported;
+    if passed == *cases && report.verdict == Verdict::Conforms {
+        return format!("all {cases} cases pass");
+    }
+    let mut text = format!("of {cases} cases {passed} pass");
+    for (count, what) in [
+        (*failures, "fail"),
+        (*expected_failures, "fail as expected"),
+        (*unsupported, "are not supported"),
+        (unexpected_passes.len(), "expected failures do not occur"),
+        (missing_ops.len(), "ops of the profile are missing"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_for_a_shell() {
+        assert_eq!(quoted("./lib_x.so:0"), "./lib_x.so:0");
+        assert_eq!(quoted("leaked threads"), "'leaked threads'");
+        assert_eq!(quoted("x?a=1&b='"), "'x?a=1&b='\\'''");
+    }
+}

@@ -1,0 +1,357 @@
+//! Runs cases in workers, and finds the case that a worker died of.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use deepinfer_parity::{Facts, Identity, Outcome};
+
+use super::task::{CLOSE, Task};
+use super::worker::{Job, Message};
+use crate::terminal;
+
+/// Least time for a backend to load and to find its devices, whatever the time per case: drivers are slow to start.
+const START: Duration = Duration::from_secs(60);
+/// After so many cases that do not answer, the rest of an op is not tried: each costs the whole time limit.
+const MOST_HANGS: usize = 3;
+/// After so many cases that end the process, the rest of an op is not tried.
+const MOST_DEATHS: usize = 20;
+
+/// After so many failures of an op, the next one does not get a new process: an op that is all wrong needs none.
+const MOST_RESTARTS: usize = 20;
+
+/// What came of a task.
+pub(crate) struct Done {
+    pub(crate) task: Task,
+    pub(crate) facts: Option<Facts>,
+    pub(crate) outcome: Outcome,
+    pub(crate) seconds: f64,
+}
+
+/// Why a backend is not ready.
+pub(crate) enum NotReady {
+    /// It, or the loader, says why.
+    Refused(String),
+    /// Its process died or did not answer.
+    Broken(String),
+}
+
+/// What a backend says of itself when it is loaded: what it is, and the ops that it has.
+pub(crate) type Ready = Result<(Identity, Vec<String>), NotReady>;
+
+/// Starts workers for one backend.
+pub(crate) struct Supervisor {
+    /// Selection of the backend.
+    pub(crate) backend: String,
+    pub(crate) seed: u64,
+    /// Time for one case.
+    pub(crate) timeout: Duration,
+}
+
+impl Supervisor {
+    /// Loads the backend in a process of its own.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub(crate) fn probe(&self) -> anyhow::Result<Ready> {
+        self.probe_as(&self.backend)
+    }
+
+    fn probe_as(&self, backend: &str) -> anyhow::Result<Ready> {
+        let mut worker = self.start(backend, Vec::new(), Vec::new())?;
+        let ready = worker.wait_until_loaded(self.timeout.max(START));
+        let ended = worker.end(self.timeout);
+        Ok(match (ready, ended) {
+            (Ok(_), Err(how)) => Err(NotReady::Broken(format!("after it was loaded, {how}"))),
+            (ready, _) => ready,
+        })
+    }
+
+    /// Runs tasks one after the other; `report` gets each as soon as it is over.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub(crate) fn run(&self, tasks: Vec<Task>, report: &mut dyn FnMut(Done)) -> anyhow::Result<()> {
+        let mut waiting = VecDeque::from(tasks);
+        let mut tally = Tally::default();
+        while let Some(&task) = waiting.front() {
+            if let Some(problem) = tally.gives_up(&task) {
+                waiting.pop_front();
+                report(Done { task, facts: None, outcome: Outcome::failed(problem), seconds: 0.0 });
+            } else if matches!(task, Task::UnknownOption) {
+                waiting.pop_front();
+                let begun = Instant::now();
+                let outcome = self.unknown_option()?;
+                report(Done { task, facts: None, outcome, seconds: begun.elapsed().as_secs_f64() });
+            } else {
+                self.run_in_one_worker(&mut waiting, &mut tally, report)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs tasks until all are done, or the worker is not to be trusted any more, or the next task is not for a worker.
+    fn run_in_one_worker(
+        &self,
+        waiting: &mut VecDeque<Task>,
+        tally: &mut Tally,
+        report: &mut dyn FnMut(Done),
+    ) -> anyhow::Result<()> {
+        let for_worker = |task: &&Task| !matches!(task, Task::UnknownOption);
+        let names = waiting.iter().take_while(for_worker).map(ToString::to_string).collect();
+        let mut worker = self.start(&self.backend, names, tally.deadly())?;
+        let mut ready = worker.wait_until_loaded(self.timeout.max(START)).map(drop);
+        // What a case does to memory may show when the next one is about to begin: until then it is not over.
+        let mut last: Option<Done> = None;
+        while let Some(&task) = waiting.front().filter(for_worker) {
+            let begun = match std::mem::replace(&mut ready, Ok(())) {
+                Ok(()) => worker.begin(&task, self.timeout),
+                // A backend that loads only sometimes fails the case that needs it.
+                Err(NotReady::Refused(why) | NotReady::Broken(why)) => {
+                    Err(Quiet { why: format!("the backend does not load again: {why}"), is_hang: false })
+                }
+            };
+            let facts = match (begun, last.take()) {
+                (Ok(Some(facts)), before) => {
+                    before.into_iter().for_each(&mut *report);
+                    facts
+                }
+                (Ok(None), before) => {
+                    before.into_iter().for_each(report);
+                    return Ok(());
+                }
+                (Err(Quiet { why, is_hang }), Some(mut before)) => {
+                    tally.count(&before.task, is_hang);
+                    if !matches!(before.outcome, Outcome::Failed(_)) {
+                        before.outcome = Outcome::failed(format!("after the case, {why}"));
+                    }
+                    report(before);
+                    return Ok(());
+                }
+                (Err(Quiet { why, is_hang }), None) => {
+                    waiting.pop_front();
+                    tally.count(&task, is_hang);
+                    let outcome = Outcome::failed(format!("before the case, {why}"));
+                    report(Done { task, facts: None, outcome, seconds: 0.0 });
+                    return Ok(());
+                }
+            };
+            waiting.pop_front();
+            let begun = Instant::now();
+            match worker.finish(&task, self.timeout) {
+                Ok((outcome, seconds)) => {
+                    let failed = matches!(outcome, Outcome::Failed(_));
+                    last = Some(Done { task, facts, outcome, seconds });
+                    // What a failure has left behind must not be the next case's.
+                    if failed && tally.wants_a_new_worker_after(&task) {
+                        break;
+                    }
+                }
+                Err(Quiet { why, is_hang }) => {
+                    tally.count(&task, is_hang);
+                    let (outcome, seconds) = (Outcome::failed(why), begun.elapsed().as_secs_f64());
+                    report(Done { task, facts, outcome, seconds });
+                    return Ok(());
+                }
+            }
+        }
+        last.into_iter().for_each(report);
+        Ok(())
+    }
+
+    /// A backend takes an option that it does not know, or refuses it.
+    fn unknown_option(&self) -> anyhow::Result<Outcome> {
+        let separator = if self.backend.contains('?') { '&' } else { '?' };
+        let ready = self.probe_as(&format!("{}{separator}parity-unknown-option=1", self.backend))?;
+        Ok(match ready {
+            Ok(_) | Err(NotReady::Refused(_)) => Outcome::Passed { share: None },
+            Err(NotReady::Broken(how)) => Outcome::failed(format!("given an option that it does not know, {how}")),
+        })
+    }
+
+    fn start(&self, backend: &str, cases: Vec<String>, deadly: Vec<String>) -> anyhow::Result<Worker> {
+        let program = std::env::current_exe().context("the path of this program is unknown")?;
+        let mut command = Command::new(program);
+        command.arg("parity-worker").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().context("no process can be started for the cases")?;
+        let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
+        let (mut stdin, stdout) = (stdin.context("a pipe")?, stdout.context("a pipe")?);
+        let job = Job { backend: backend.to_owned(), seed: self.seed, cases, deadly };
+        // A worker that is gone already is found out when it does not answer.
+        let _ = writeln!(stdin, "{}", serde_json::to_string(&job)?);
+        Ok(Worker { process, _stdin: stdin, messages: listen(stdout) })
+    }
+}
+
+/// Reads messages beside the waiting, so that waiting can end. What the plugin prints in between goes to the terminal.
+fn listen(stdout: ChildStdout) -> Receiver<Message> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(stdout);
+        let mut line = Vec::new();
+        while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            match serde_json::from_slice(&line) {
+                Ok(message) => {
+                    if sender.send(message).is_err() {
+                        return;
+                    }
+                }
+                Err(_) if line.trim_ascii().is_empty() => {}
+                Err(_) => terminal::say(&String::from_utf8_lossy(&line).trim_end()),
+            }
+            line.clear();
+        }
+    });
+    receiver
+}
+
+/// A process that runs cases.
+struct Worker {
+    process: Child,
+    /// The worker ends when this is closed.
+    _stdin: ChildStdin,
+    messages: Receiver<Message>,
+}
+
+/// Why there is no message.
+struct Quiet {
+    why: String,
+    is_hang: bool,
+}
+
+impl Worker {
+    fn next(&mut self, timeout: Duration) -> Result<Message, Quiet> {
+        match self.messages.recv_timeout(timeout) {
+            Ok(message) => Ok(message),
+            Err(RecvTimeoutError::Timeout) => {
+                self.kill();
+                Err(Quiet { why: format!("no answer within {} s", timeout.as_secs_f64()), is_hang: true })
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let why = self.end(timeout).err().unwrap_or_else(|| "the process exited with code 0".to_owned());
+                Err(Quiet { why, is_hang: false })
+            }
+        }
+    }
+
+    fn wait_until_loaded(&mut self, timeout: Duration) -> Ready {
+        match self.next(timeout) {
+            Ok(Message::Loaded { identity, ops }) => Ok((identity, ops)),
+            Ok(Message::Refused { reason }) => Err(NotReady::Refused(reason)),
+            Ok(other) => Err(NotReady::Broken(format!("the worker says {other:?}"))),
+            Err(Quiet { why, .. }) => Err(NotReady::Broken(format!("while it was loaded, {why}"))),
+        }
+    }
+
+    /// Waits for the beginning of a task, and gives its facts; `None` if the worker has given up its device before.
+    fn begin(&mut self, task: &Task, timeout: Duration) -> Result<Option<Option<Facts>>, Quiet> {
+        match self.next(timeout)? {
+            Message::Begin { case, facts } if case == task.to_string() => Ok(Some(facts)),
+            Message::Lost => Ok(None),
+            other => Err(Quiet { why: format!("the worker says {other:?}"), is_hang: false }),
+        }
+    }
+
+    /// Waits for the end of the task that has begun.
+    fn finish(&mut self, task: &Task, timeout: Duration) -> Result<(Outcome, f64), Quiet> {
+        match self.next(timeout)? {
+            Message::End { outcome, seconds } if task.to_string() == CLOSE => {
+                let ended = self.end(timeout).map_err(|how| format!("after the device was closed, {how}"));
+                Ok((ended.map_or_else(Outcome::failed, |()| outcome), seconds))
+            }
+            Message::End { outcome, seconds } => Ok((outcome, seconds)),
+            other => Err(Quiet { why: format!("the worker says {other:?}"), is_hang: false }),
+        }
+    }
+
+    /// Waits until the process is gone; kills it when that takes too long.
+    ///
+    /// # Errors
+    /// How it ended, in words, if that was no ordinary end.
+    fn end(&mut self, timeout: Duration) -> Result<(), String> {
+        let until = Instant::now() + timeout;
+        loop {
+            match self.process.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(how_it_ended(status)),
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+                Ok(None) => {
+                    self.kill();
+                    return Err(format!("the process did not end within {} s", timeout.as_secs_f64()));
+                }
+                Err(e) => return Err(format!("the process cannot be waited for: {e}")),
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        // It may be gone already; waiting only takes its place out of the process table.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn how_it_ended(status: ExitStatus) -> String {
+    let Some(signal) = status.signal() else {
+        return format!("the process exited with code {}", status.code().unwrap_or(-1));
+    };
+    // Those that a program brings upon itself; their numbers are the same on every Linux.
+    let name = match signal {
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        _ => "",
+    };
+    format!("killed by signal {signal}{name}")
+}
+
+/// Cases of each op that cost a process.
+#[derive(Default)]
+struct Tally {
+    hangs: HashMap<&'static str, usize>,
+    deaths: HashMap<&'static str, usize>,
+    /// Cases that failed and left the process alive.
+    restarts: HashMap<&'static str, usize>,
+}
+
+impl Tally {
+    fn count(&mut self, task: &Task, is_hang: bool) {
+        let list = if is_hang { &mut self.hangs } else { &mut self.deaths };
+        *list.entry(task.subject()).or_default() += 1;
+    }
+
+    /// Ops of which a case has ended a worker.
+    fn deadly(&self) -> Vec<String> {
+        self.hangs.keys().chain(self.deaths.keys()).map(|op| (*op).to_owned()).collect()
+    }
+
+    /// Whether the next case should find another process; no longer, once an op has failed often.
+    fn wants_a_new_worker_after(&mut self, task: &Task) -> bool {
+        let restarts = self.restarts.entry(task.subject()).or_default();
+        *restarts += 1;
+        *restarts <= MOST_RESTARTS
+    }
+
+    /// Why a task is not tried any more.
+    fn gives_up(&self, task: &Task) -> Option<String> {
+        let op = task.subject();
+        let of = |list: &HashMap<&str, usize>| list.get(op).copied().unwrap_or(0);
+        if of(&self.hangs) >= MOST_HANGS {
+            return Some(format!("not tried: {MOST_HANGS} cases of {op} did not answer"));
+        }
+        (of(&self.deaths) >= MOST_DEATHS).then(|| format!("not tried: {MOST_DEATHS} cases of {op} ended the process"))
+    }
+}
