@@ -10,7 +10,7 @@ use crate::report::{Cell, OpSummary, Report, Verdict};
 /// Columns of the map; empty tensors have no errors.
 const SHAPES: [ShapeClass; 4] = [ShapeClass::OneRow, ShapeClass::Aligned, ShapeClass::Ragged, ShapeClass::Wide];
 
-/// Colours by the logarithm of an error's share of its bound, from exact to wrong. Each has its own text colour, so that
+/// Colours by the logarithm of an error's share of its bound, from none to wrong. Each has its own text colour, so that
 /// the numbers are readable on a dark page as well as on a light one.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--page:#fff;--text:#1b1f24;--dim:#59636e;--line:#d1d9e0}
@@ -75,11 +75,7 @@ fn list(html: &mut String, title: &str, items: &[String]) {
     if items.is_empty() {
         return;
     }
-    let _ = writeln!(html, "<h2>{title}</h2>\n<ul>");
-    for item in items {
-        let _ = writeln!(html, "<li>{}</li>", escape(item));
-    }
-    html.push_str("</ul>\n");
+    let _ = writeln!(html, "<h2>{title}</h2>\n<p>{}</p>", escape(&items.join(", ")));
 }
 
 fn failures(html: &mut String, report: &Report) {
@@ -114,10 +110,10 @@ fn heat_map(html: &mut String, ops: &[OpSummary]) {
     }
     html.push_str(
         "<h2>Largest error, as a share of what the contract allows</h2>\n\
-         <p>1 is the bound; the last rounding is part of it, so that a correctly rounded BF16 result may reach 1. Aligned \
-         rows have a multiple of 32 elements, wide ones at least 1024.</p>\n<p class=\"key\">",
+         <p>1 is the bound. What the last rounding to the format of the output explains does not count. Aligned rows have a \
+         multiple of 32 elements, wide ones at least 1024.</p>\n<p class=\"key\">",
     );
-    let key = ["exact", "to 1e-3", "to 0.01", "to 0.1", "to 0.5", "to 1", "wrong"];
+    let key = ["none", "to 1e-3", "to 0.01", "to 0.1", "to 0.5", "to 1", "wrong"];
     for (bucket, text) in key.into_iter().enumerate() {
         let _ = write!(html, "<span class=\"b{bucket}\">{text}</span>");
     }

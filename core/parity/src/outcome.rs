@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Outcome {
     /// It holds.
     Passed {
-        /// Largest error as a share of what the contract allows, where the case compares with an oracle.
+        /// Largest error as a share of what the contract allows ([`Distance::share`]), where there is an oracle.
         share: Option<f64>,
     },
     /// The backend declines this form of the op: lasting, and not a failure.
@@ -51,18 +51,26 @@ pub struct Mismatch {
     pub wanted: String,
     /// Bits of that.
     pub wanted_bits: String,
-    /// Distance of the two and the largest one that the contract allows; `None` where bits must be equal or one is not
-    /// finite.
+    /// Distance of the two, and what is allowed; `None` where bits must be equal or one of them is not finite.
     pub distance: Option<Distance>,
 }
 
-/// How far a value is from where it should be. Both numbers are finite.
+/// How far a value is from where it should be. All numbers are finite.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distance {
-    /// Distance.
+    /// Distance from the exact result.
     pub error: f64,
-    /// Largest one that the contract allows.
+    /// What the last rounding, to the format of the output, may contribute.
+    pub rounding: f64,
+    /// Largest error that the contract allows before that rounding.
     pub allowed: f64,
+}
+
+impl Distance {
+    /// The error that the last rounding does not explain, as a share of what is allowed; `None` if nothing is.
+    pub fn share(&self) -> Option<f64> {
+        (self.allowed > 0.0).then(|| (self.error - self.rounding).max(0.0) / self.allowed)
+    }
 }
 
 impl Outcome {
@@ -73,9 +81,9 @@ impl Outcome {
 }
 
 impl Mismatch {
-    /// The error as a share of what is allowed; `None` where no error is.
+    /// The error as a share of what is allowed, as [`Distance::share`]; `None` where no error is.
     pub fn share(&self) -> Option<f64> {
-        self.distance.map(|Distance { error, allowed }| error / allowed)
+        self.distance.as_ref().and_then(Distance::share)
     }
 
     /// Index of the element in each dimension.
@@ -105,12 +113,10 @@ impl fmt::Display for Mismatch {
             write!(f, "{part} {element} of {argument}")?;
         }
         write!(f, " is {found} ({found_bits}), expected {wanted} ({wanted_bits}): ")?;
-        match self.distance {
-            Some(Distance { error, allowed }) => {
-                write!(f, "error {error:.3e}, allowed {allowed:.3e}, {:.3} times the bound", error / allowed)
-            }
-            None => f.write_str("no error is allowed"),
-        }
+        let Some(distance) = self.distance else { return f.write_str("no error is allowed") };
+        let Distance { error, rounding, allowed } = distance;
+        write!(f, "error {error:.3e}, allowed {allowed:.3e} and {rounding:.3e} for the last rounding")?;
+        distance.share().map_or(Ok(()), |share| write!(f, ", {share:.3} times the bound"))
     }
 }
 

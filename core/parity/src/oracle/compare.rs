@@ -11,8 +11,8 @@ use crate::outcome::{Distance, Mismatch};
 /// Largest finite BF16 value.
 const BF16_MAX: f64 = 3.389_531_389_251_535_5e38;
 
-/// Compares an output with what it must be. Returns the largest error as a share of what is allowed: 0 where bits are
-/// equal, 1 at the bound.
+/// Compares an output with what it must be. Returns the largest error that the last rounding does not explain, as a share of
+/// what is allowed before it: 0 where bits must be equal and are, 1 at the bound.
 ///
 /// # Errors
 /// The worst element that is not within its bound; of equally bad ones, the first.
@@ -141,14 +141,13 @@ fn mismatch(element: &Element, found: &HostTensor, before: &HostTensor, i: usize
     };
     let out = wrong_bits(found, i, [value_text(found, i), value], [code(found, i), bits]);
     let Element::Near { value, slack } = *element else { return out };
-    let (error, allowed) = ((f64::from(found.values()[i]) - value).abs(), reach(found.format, value, slack));
-    let is_finite = error.is_finite() && allowed.is_finite();
-    Mismatch { distance: is_finite.then_some(Distance { error, allowed }), ..out }
-}
-
-/// Largest allowed distance of the rounded result.
-fn reach(format: Format, value: f64, slack: f64) -> f64 {
-    slack + half_ulp(format, value.abs() + slack)
+    let distance = Distance {
+        error: (f64::from(found.values()[i]) - value).abs(),
+        rounding: half_ulp(found.format, value.abs() + slack),
+        allowed: slack,
+    };
+    let is_finite = [distance.error, distance.rounding, slack].into_iter().all(f64::is_finite);
+    Mismatch { distance: is_finite.then_some(distance), ..out }
 }
 
 fn share_of_bound(format: Format, found: f64, value: f64, slack: f64) -> f64 {
@@ -158,14 +157,19 @@ fn share_of_bound(format: Format, found: f64, value: f64, slack: f64) -> f64 {
     if value.is_infinite() {
         return if found == value { 0.0 } else { f64::INFINITY };
     }
-    let reach = reach(format, value, slack);
+    let rounding = half_ulp(format, value.abs() + slack);
     // A value may round to infinity where the largest finite value is within reach.
     let largest = if format == Format::Bf16 { BF16_MAX } else { f64::from(f32::MAX) };
-    if found.is_infinite() && found * value > 0.0 && value.abs() + reach > largest {
+    if found.is_infinite() && found * value > 0.0 && value.abs() + slack + rounding > largest {
         return 0.0;
     }
-    let share = (found - value).abs() / reach;
-    if share.is_nan() { f64::INFINITY } else { share }
+    let unexplained = (found - value).abs() - rounding;
+    // Not even one of zero in zero, and no NaN: what is not a share is beyond every bound.
+    match unexplained / slack {
+        _ if unexplained <= 0.0 => 0.0,
+        share if share.is_nan() => f64::INFINITY,
+        share => share,
+    }
 }
 
 /// The scale must follow from a largest magnitude between the bounds, and each code from a value between them.
@@ -219,7 +223,7 @@ mod tests {
         assert_eq!((mismatch.element, mismatch.found.as_str(), mismatch.wanted.as_str()), (2, "4e0", "3e0"));
         assert_eq!((mismatch.found_bits.as_str(), mismatch.wanted_bits.as_str()), ("0x40800000", "0x40400000"));
         let text = mismatch.to_string();
-        for part in ["out[1, 0]", "4e0", "0x40400000", "error 1.000e0", "allowed 1.000e-1"] {
+        for part in ["out[1, 0]", "4e0", "0x40400000", "error 1.000e0", "allowed 1.000e-1", "10.000 times"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
@@ -237,6 +241,9 @@ mod tests {
         let share = |found: f64, value: f64, slack: f64| share_of_bound(Format::F32, found, value, slack);
         assert!((share(1.05, 1.0, 0.1) - 0.5).abs() < 1e-6);
         assert!(share(1.2, 1.0, 0.1) > 1.9);
+        // Half the distance of neighbours is the last rounding's.
+        assert_eq!(share_of_bound(Format::Bf16, 1.003, 1.0, 0.0), 0.0);
+        assert_eq!(share_of_bound(Format::Bf16, 1.004, 1.0, 0.0), f64::INFINITY);
         assert_eq!(share(f64::NAN, 1.0, 0.1), f64::INFINITY);
         assert_eq!(share(f64::NAN, f64::NAN, 0.1), 0.0);
         assert_eq!(share(f64::INFINITY, 3.5e38, 0.0), 0.0, "beyond the largest F32");
