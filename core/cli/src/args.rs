@@ -270,7 +270,7 @@ pub(crate) struct ParityArgs {
     #[arg(long, value_name = "SECONDS", default_value = "10", allow_negative_numbers = true, value_parser = whole::<u64>(1..=MOST_SECONDS))]
     pub(crate) timeout: u64,
 
-    /// Write the results as JSON; - is standard output
+    /// Write the results as JSON; - is standard output, and the figures for people then go to standard error
     #[arg(long, value_name = "FILE.json")]
     pub(crate) report: Option<PathBuf>,
 

@@ -62,7 +62,12 @@ pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
     let passes = plan.expectations.unexpected_passes(&failed_or_not(&lines));
     let (missing, others) = plan.lacking(&has, &lines);
     let report = Report::new(identity, (args.seed, &args.level.0, &args.profile), (missing, others), lines, passes);
-    Output::stdout()?.write(&terminal::printable(&text_of(&report)))?;
+    let text = text_of(&report);
+    if files.take_standard_output() {
+        terminal::say(&text.trim_end());
+    } else {
+        Output::stdout()?.write(&terminal::printable(&text))?;
+    }
     files.write(&report)?;
     match report.verdict {
         Verdict::Conforms => Ok(()),
@@ -204,6 +209,11 @@ impl Files {
             junit: create(args.junit.as_deref())?,
             html: create(args.html.as_deref())?,
         })
+    }
+
+    /// Whether one of them goes where the figures for people would go.
+    fn take_standard_output(&self) -> bool {
+        [&self.json, &self.junit, &self.html].into_iter().flatten().any(|output| output.name() == "standard output")
     }
 
     fn write(self, report: &Report) -> Result<(), Failure> {

@@ -14,11 +14,11 @@ fn refused(accelerator: &str, parts: &[&str]) {
 }
 
 /// Compiles a file of `tests/plugins`; `false`, with a line that says so, on a machine without a C compiler.
-fn compile(source: &str, library: &Path) -> bool {
+pub(crate) fn compile(source: &str, library: &Path) -> bool {
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(&compiler);
     command.args(["-std=c11", "-shared", "-fPIC", "-I"]).arg(repository("plugin-api/include"));
-    command.arg(repository("tests/plugins").join(source)).arg("-o").arg(library);
+    command.arg(repository("tests/plugins").join(source)).arg("-o").arg(library).args(["-lm", "-lpthread"]);
     match command.status() {
         Ok(status) => {
             assert!(status.success(), "{command:?}");

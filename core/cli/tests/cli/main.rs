@@ -9,5 +9,6 @@ mod checkpoint;
 mod command;
 mod lines;
 mod models;
+mod parity;
 mod reports;
 mod usage;
