@@ -116,11 +116,11 @@ impl Supervisor {
                 }
             };
             let facts = match (begun, last.take()) {
-                (Ok(Some(facts)), before) => {
+                (Ok(Begin::Task(facts)), before) => {
                     before.into_iter().for_each(&mut *report);
                     facts
                 }
-                (Ok(None), before) => {
+                (Ok(Begin::Lost), before) => {
                     before.into_iter().for_each(report);
                     return Ok(());
                 }
@@ -141,7 +141,7 @@ impl Supervisor {
                 }
             };
             waiting.pop_front();
-            let begun = Instant::now();
+            let start = Instant::now();
             match worker.finish(&task, self.timeout) {
                 Ok((outcome, seconds)) => {
                     let failed = matches!(outcome, Outcome::Failed(_));
@@ -153,10 +153,16 @@ impl Supervisor {
                 }
                 Err(Quiet { why, is_hang }) => {
                     tally.count(&task, is_hang);
-                    let (outcome, seconds) = (Outcome::failed(why), begun.elapsed().as_secs_f64());
+                    let (outcome, seconds) = (Outcome::failed(why), start.elapsed().as_secs_f64());
                     report(Done { task, facts, outcome, seconds });
                     return Ok(());
                 }
+            }
+        }
+        if let Some(last) = last.as_mut().filter(|last| !matches!(last.outcome, Outcome::Failed(_))) {
+            // What the last case does to memory may show only now.
+            if let Err(how) = worker.end(self.timeout) {
+                last.outcome = Outcome::failed(format!("after the case, {how}"));
             }
         }
         last.into_iter().for_each(report);
@@ -217,6 +223,14 @@ struct Worker {
     messages: Receiver<Message>,
 }
 
+/// What a worker does next.
+enum Begin {
+    /// It begins the task, which is made of this.
+    Task(Option<Facts>),
+    /// It ends, because its device is lost.
+    Lost,
+}
+
 /// Why there is no message.
 struct Quiet {
     why: String,
@@ -247,11 +261,11 @@ impl Worker {
         }
     }
 
-    /// Waits for the beginning of a task, and gives its facts; `None` if the worker has given up its device before.
-    fn begin(&mut self, task: &Task, timeout: Duration) -> Result<Option<Option<Facts>>, Quiet> {
+    /// Waits for the beginning of a task.
+    fn begin(&mut self, task: &Task, timeout: Duration) -> Result<Begin, Quiet> {
         match self.next(timeout)? {
-            Message::Begin { case, facts } if case == task.to_string() => Ok(Some(facts)),
-            Message::Lost => Ok(None),
+            Message::Begin { case, facts } if case == task.to_string() => Ok(Begin::Task(facts)),
+            Message::Lost => Ok(Begin::Lost),
             other => Err(Quiet { why: format!("the worker says {other:?}"), is_hang: false }),
         }
     }
