@@ -36,7 +36,7 @@ fn every_op_of_the_catalogue_is_covered() {
         assert!(
             ops().any(|name| name == op.name),
             "{} has no parity cases: add how its calls are drawn to core/parity/src/generate, its oracle to \
-             core/parity/src/oracle and its typed call to `calls!` in core/parity/src/place.rs",
+             core/parity/src/oracle, and run `cargo xtask codegen`",
             op.name
         );
     }

@@ -10,6 +10,7 @@ mod checks;
 mod expr;
 mod ops_md;
 mod rust_core;
+mod rust_parity;
 mod rust_plugin_api;
 
 use std::io::Write;
@@ -37,6 +38,7 @@ pub(crate) fn run(mode: Mode) -> Result<()> {
         (root.join("plugin-api/OPS.md"), ops_md::page(&catalogue)),
         (root.join("plugin-api/src/generated.rs"), rustfmt(&rust_plugin_api::generate(&catalogue)?)?),
         (root.join("core/ops/src/generated.rs"), rustfmt(&rust_core::generate(&catalogue))?),
+        (root.join("core/parity/src/generated/calls.rs"), rust_parity::generate(&catalogue)),
     ];
     outputs.push(module_list(&root, "backends/cpu-reference/src/ops", &catalogue)?);
 

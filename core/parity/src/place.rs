@@ -215,7 +215,7 @@ impl Bound<'_> {
     }
 }
 
-/// The typed call of each op: one line per op, arguments by kind.
+/// The typed call of each op, arguments by kind.
 macro_rules! calls {
     ($($op:ident: $Args:ident { $($arg:ident: $kind:ident),* })*) => {
         /// Ops that can be called.
@@ -230,67 +230,11 @@ macro_rules! calls {
                         Route::Kernel => device.dispatch(&args),
                     }
                 })*
-                other => panic!("no call of {other}: add a line to `calls!` in {}", file!()),
+                other => panic!("no call of {other}: run `cargo xtask codegen`"),
             }
         }
     };
 }
 
-calls! {
-    gather: Gather { table: tensor, index: tensor, repeat: u32, out: tensor }
-    rms_norm: RmsNorm { x: tensor, weight: tensor, eps: f32, out: tensor }
-    rstd: Rstd { x: tensor, eps: f32, out: tensor }
-    linear: Linear { x: tensor, weight: tensor, groups: u32, out: tensor }
-    grouped_linear: GroupedLinear { x: tensor, expert_start: tensor, weight: list, out: tensor }
-    quantize: Quantize { x: tensor, out: tensor }
-    rope: Rope { x: tensor, positions: tensor, freqs: tensor, inverse: u32 }
-    hc_mix: HcMix {
-        mix: tensor, rstd: tensor, base: tensor, scale: tensor, copies: u32, iters: u32, eps: f32,
-        pre: tensor, post: tensor, comb: tensor
-    }
-    hc_collapse: HcCollapse { x: tensor, pre: tensor, out: tensor }
-    hc_expand: HcExpand { x: tensor, y: tensor, post: tensor, comb: tensor }
-    store_kv_cache: StoreKvCache {
-        kv: tensor, slots: tensor, cache: tensor, format: u32, entries_per_page: u32, rounded: optional
-    }
-    load_paged_kv_cache: LoadPagedKvCache { cache: tensor, slots: tensor, format: u32, entries_per_page: u32, out: tensor }
-    convert_kv_index: ConvertKvIndex {
-        positions: tensor, row_request: tensor, block_table: tensor, entries_per_page: u32, slots: tensor
-    }
-    compress_and_update_state: CompressAndUpdateState {
-        latent: tensor, score: tensor, state: tensor, group_row: tensor, positions: tensor, row_request: tensor,
-        request_start: tensor, state_slot: tensor, ratio: u32, out: tensor
-    }
-    index_scores: IndexScores {
-        q: tensor, head_weight: tensor, scale: f32, keys: tensor, format: u32, entries_per_page: u32,
-        row_request: tensor, block_table: tensor, visible: tensor, candidates: optional, block_size: u32, out: tensor
-    }
-    candidate_block_max: CandidateBlockMax { scores: tensor, visible: tensor, block_size: u32, out: tensor }
-    topk_select: TopkSelect { scores: tensor, out: tensor }
-    restore_candidate_indices_inplace: RestoreCandidateIndicesInplace {
-        columns: tensor, candidates: tensor, block_size: u32
-    }
-    sparse_attention: SparseAttention {
-        q: tensor, window: tensor, window_format: u32, window_entries_per_page: u32, window_slots: tensor,
-        global: optional, global_format: u32, global_entries_per_page: u32, global_slots: optional,
-        sink: tensor, scale: f32, round_probs: u32, out: tensor
-    }
-    moe_gate: MoeGate {
-        logits: tensor, bias: tensor, bias_vl: optional, image_mask: optional, scoring: u32, normalize: u32,
-        route_scale: f32, experts: tensor, weights: tensor
-    }
-    moe_dispatch: MoeDispatch {
-        x: tensor, experts: tensor, weights: tensor, out: tensor, row_weight: tensor, expert_start: tensor, row_of: tensor
-    }
-    swiglu_quantize: SwigluQuantize { gate: tensor, up: tensor, row_weight: optional, limit: f32, mid: u32, out: tensor }
-    moe_combine: MoeCombine { y: tensor, row_of: tensor, shared: optional, out: tensor }
-    engram_hash: EngramHash {
-        token_ids: tensor, token_map: tensor, image_mask: optional, history: tensor, request_start: tensor,
-        state_slot: tensor, pad: i32, multipliers: tensor, primes: tensor, offsets: tensor, rows: tensor
-    }
-    engram_gather: EngramGather { table: tensor, rows: tensor, out: tensor }
-    engram_gate: EngramGate {
-        x: tensor, kv: tensor, q_weight: tensor, k_weight: tensor, image_mask: optional, eps: f32
-    }
-    fused_sample: FusedSample { logits: tensor, inv_temperature: tensor, seed: tensor, position: tensor, token: tensor }
-}
+// The list itself, an op to a line, is made from the catalogue.
+include!("generated/calls.rs");

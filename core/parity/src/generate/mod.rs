@@ -1,7 +1,6 @@
 //! Calls of every op: argument sets over the shapes and formats that the catalogue gives.
 //!
-//! **A new op** needs an [`OpSpec`] in one of the tables here, an oracle in `oracle/`, and a line in `calls!` of
-//! `place.rs`; the parity test `every_op_of_the_catalogue_is_covered` fails until it has them.
+//! **A new op** needs an [`OpSpec`] in one of the tables here and an oracle in `oracle/`; the parity test `every_op_of_the_catalogue_is_covered` fails until it has them.
 
 mod cache;
 mod dense;
