@@ -30,7 +30,6 @@ static DiError *commit(const DiArgsConvertKvIndexV1 *a) {
   if (has("abort") && is_rare) abort();
   if (has("exit") && is_rare) exit(0);
   if (has("hang") && is_rare) sleep_for_good(NULL);
-  if (has("smash") && is_rare) memset((char *)a->slots.data - 64, 0x5A, 64);
   if (has("print") && is_rare) printf("a word of the plugin, without an end of line"), fflush(stdout);
   if (has("leak")) {
     pthread_t thread;

@@ -43,7 +43,7 @@ impl Liar {
     fn tested_for(&self, profile: &str, fault: &str, args: &[&str]) -> Run {
         let backend = self.backend(fault);
         // Long where nothing hangs: the machine may be busy.
-        let timeout = if fault == "hang" { "2" } else { "120" };
+        let timeout = if fault == "hang" { "4" } else { "120" };
         let mut all =
             vec!["parity", "--backend", &backend, "--cases", "12", "--timeout", timeout, "--profile", profile];
         all.extend(args);
@@ -103,7 +103,7 @@ fn a_fault_is_the_failure_of_its_case_and_the_others_run() {
         ("segfault", "killed by signal 11 (SIGSEGV)"),
         ("abort", "killed by signal 6 (SIGABRT)"),
         ("exit", "the process exited with code 0"),
-        ("hang", "no answer within 2 s"),
+        ("hang", "no answer within 4 s"),
         ("poisoned", "the device is lost: liar/convert_kv_index: the device fell off the bus"),
     ] {
         let report = liar.report(fault, "L2");
@@ -142,11 +142,6 @@ fn faults_of_other_kinds_are_failures_of_other_checks() {
     let report = liar.report("leak", "L1,L2");
     assert!(report.problem("device/leaked threads").contains("threads before the device is opened"));
     assert_eq!((report.counts(FAULTY).1, report.counts(SOUND).1), (0, 0));
-
-    // Written before its memory: the C library finds out when the memory is freed, in this case or after it.
-    let report = liar.report("smash", "L2");
-    assert!(report.counts(FAULTY).1 > 0);
-    assert_eq!(report.counts(SOUND).1, 0);
 }
 
 #[test]
