@@ -155,31 +155,52 @@ fn compare_selection(golden: &Golden, name: &str, at: &str, found: &[i32]) {
 fn the_stream_through_all_layers() {
     let golden = Golden::open("model");
     let tokens = ids(&golden);
-    let model = load("tiny_model", Numerics::EXACT);
-    let mut recorder = Recorder::new(model.device());
-    run(&model, &tokens, &[tokens.len()], &[], Some(&mut recorder));
-    let (copies, width) = (model.config().hc_mult, model.config().hidden_size);
-    let mut target_means: Vec<Vec<f32>> = Vec::new();
-    for layer in 0..model.config().num_hidden_layers {
-        for what in ["stream_in", "pre"] {
-            let at = format!("layers.{layer}.{what}");
-            assert_close(&at, &recorder.floats[&at], &golden.f32(&format!("exact.{at}")).0, 1e-4, 0.0);
+    let names = golden.names();
+    for (name, numerics) in [("exact", Numerics::EXACT), ("cache", Numerics::CACHE), ("act8", ACT8)] {
+        let model = load("tiny_model", numerics);
+        let mut recorder = Recorder::new(model.device());
+        run(&model, &tokens, &[tokens.len()], &[], Some(&mut recorder));
+        let mut compared = 0;
+        for stored in names.iter().filter_map(|n| n.strip_prefix(&format!("{name}.layers."))) {
+            let at = format!("layers.{stored}");
+            if stored.ends_with(".stream_in") || stored.ends_with(".pre") {
+                let wanted = golden.f32(&format!("{name}.{at}")).0;
+                assert_close(&format!("{name}.{at}"), &recorder.floats[&at], &wanted, 1e-4, 0.0);
+                compared += 1;
+            } else if stored.ends_with(".topk") {
+                compare_selection(&golden, name, &at, &recorder.ints[&at]);
+                compared += 1;
+            }
         }
-        if model.config().dspark_target_layer_ids.contains(&layer) {
-            let stream = &recorder.floats[&format!("layers.{layer}.stream_in")];
-            let mean = |position: usize, channel: usize| {
-                let of_copy = |copy: usize| f64::from(stream[(position * copies + copy) * width + channel]);
-                ((0..copies).map(of_copy).sum::<f64>() / copies as f64) as f32
-            };
-            target_means.push((0..tokens.len() * width).map(|i| mean(i / width, i % width)).collect());
+        let layers = model.config().num_hidden_layers;
+        assert_eq!(compared, if name == "act8" { 3 } else { 2 * layers + 3 }, "{name}: what is stored is compared");
+        let wanted = golden.f32(&format!("{name}.main_hidden")).0;
+        assert_close(
+            &format!("{name}.main_hidden"),
+            &drafter_input(&model, &recorder, tokens.len()),
+            &wanted,
+            1e-4,
+            0.0,
+        );
+    }
+}
+
+/// The drafter's input: the mean of the stream's copies at its target layers, side by side.
+fn drafter_input(model: &Model, recorder: &Recorder, tokens: usize) -> Vec<f32> {
+    let (copies, width) = (model.config().hc_mult, model.config().hidden_size);
+    let targets = &model.config().dspark_target_layer_ids;
+    let mean = |layer: usize, position: usize, channel: usize| {
+        let stream = &recorder.floats[&format!("layers.{layer}.stream_in")];
+        let of_copy = |copy: usize| f64::from(stream[(position * copies + copy) * width + channel]);
+        ((0..copies).map(of_copy).sum::<f64>() / copies as f64) as f32
+    };
+    let mut out = Vec::with_capacity(tokens * targets.len() * width);
+    for position in 0..tokens {
+        for &layer in targets {
+            out.extend((0..width).map(|channel| mean(layer, position, channel)));
         }
     }
-    // The drafter's input: the mean of the copies at its target layers, side by side.
-    let wanted = golden.f32("exact.main_hidden").0;
-    let found: Vec<f32> = (0..tokens.len())
-        .flat_map(|p| target_means.iter().flat_map(move |m| m[p * width..(p + 1) * width].iter().copied()))
-        .collect();
-    assert_close("exact.main_hidden", &found, &wanted, 1e-4, 0.0);
+    out
 }
 
 #[test]
