@@ -105,7 +105,7 @@ impl Model {
         &self.device
     }
 
-    /// Temporary memory of the steps, for reports and for the poison switch of tests.
+    /// Temporary memory of the steps, for the poison switch of tests.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }

@@ -48,11 +48,6 @@ impl Arena {
         self.state.borrow_mut().poison = poison;
     }
 
-    /// Bytes taken from the device so far.
-    pub fn reserved_bytes(&self) -> usize {
-        self.state.borrow().chunks.iter().map(|c| c.bytes).sum()
-    }
-
     /// The state in which all memory is free.
     pub fn start(&self) -> Mark {
         Mark { chunk: 0, offset: 0 }
