@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define DI_ABI_MAJOR 0u
-#define DI_ABI_MINOR 1u
+#define DI_ABI_MINOR 2u
 #define DI_ENTRY_SYMBOL "deepinfer_backend_entry"
 /* Whether the writer of *p knew field f. */
 #define DI_HAS_FIELD(p, T, f) ((p)->struct_size >= (uint32_t)(offsetof(T, f) + sizeof(((T *)0)->f)))
@@ -222,6 +222,69 @@ typedef struct DiGraphApi {
   void (*graph_destroy)(DiBackend *, DiGraph *);
   void (*exec_destroy)(DiBackend *, DiGraphExec *);
 } DiGraphApi;
+/* Collectives among the ranks of a group, in stream order. Declared since 0.2. A group that was made with
+ * DI_PF_DETERMINISTIC sums in the order of the ranks, whatever arrives first. */
+typedef struct DiComm DiComm;
+#define DI_REDUCE_SUM 0u
+#define DI_REDUCE_MAX 1u
+typedef struct DiCollectiveApi {
+  uint32_t struct_size, reserved0;
+  DiError *(*group_id)(DiBackend *, uint8_t *id, uint64_t *bytes); /* id NULL: only the length is written */
+  DiError *(*comm_create)(DiBackend *, DiDevice *, const uint8_t *id, uint64_t bytes, uint32_t rank, uint32_t ranks,
+                          uint32_t flags, DiComm **out); /* returns when all have joined */
+  void (*comm_destroy)(DiBackend *, DiComm *);
+  DiError *(*all_reduce)(DiBackend *, DiComm *, DiStream *, const DiTensor *in, const DiTensor *out, uint32_t reduce);
+  DiError *(*all_gather)(DiBackend *, DiComm *, DiStream *, const DiTensor *in, const DiTensor *out);
+  DiError *(*reduce_scatter)(DiBackend *, DiComm *, DiStream *, const DiTensor *in, const DiTensor *out, uint32_t reduce);
+  DiError *(*all_to_all)(DiBackend *, DiComm *, DiStream *, const DiTensor *in, const uint64_t *rows_to,
+                         const DiTensor *out, const uint64_t *rows_from); /* rows per rank, in host memory */
+  DiError *(*send)(DiBackend *, DiComm *, DiStream *, const DiTensor *, uint32_t to);
+  DiError *(*recv)(DiBackend *, DiComm *, DiStream *, const DiTensor *, uint32_t from);
+} DiCollectiveApi;
+/* Weights in the layout that a kernel wants, made once when they are loaded. Declared since 0.2. */
+typedef struct DiPrepackInfo {
+  uint32_t struct_size, layout; /* layout 0: the canonical one is as good, pack nothing */
+  uint64_t bytes, align;
+} DiPrepackInfo;
+typedef struct DiPrepackApi {
+  uint32_t struct_size, reserved0;
+  DiError *(*query)(DiBackend *, DiDevice *, uint32_t op_id, uint32_t op_version, uint32_t arg,
+                    const DiTensor *canonical, DiPrepackInfo *out); /* canonical has no data */
+  DiError *(*pack)(DiBackend *, DiStream *, const DiTensor *canonical, uint32_t layout, void *dst, uint64_t bytes);
+} DiPrepackApi;
+/* Times of the work on a stream, from the device itself. Declared since 0.2. */
+typedef struct DiProfileRecord {
+  uint32_t struct_size, op_id; /* op 0: a copy or a fill */
+  uint64_t begin_ns, end_ns, bytes;
+  DiStr name;
+} DiProfileRecord;
+typedef struct DiProfileApi {
+  uint32_t struct_size, reserved0;
+  DiError *(*begin)(DiBackend *, DiStream *);
+  DiError *(*end)(DiBackend *, DiStream *, uint64_t *records); /* waits for the work */
+  DiError *(*record)(DiBackend *, DiStream *, uint64_t i, DiProfileRecord *out);
+} DiProfileApi;
+/* Addresses apart from memory, so that a cache grows without moving. Sizes are multiples of the space's granularity.
+ * Declared since 0.2. */
+typedef struct DiRange DiRange;
+typedef struct DiPhysical DiPhysical;
+typedef struct DiVmmApi {
+  uint32_t struct_size, reserved0;
+  DiError *(*reserve)(DiBackend *, DiDevice *, uint64_t bytes, DiRange **out, void **addr);
+  void (*unreserve)(DiBackend *, DiRange *);
+  DiError *(*create)(DiBackend *, DiDevice *, uint32_t space, uint64_t bytes, DiPhysical **out);
+  void (*release)(DiBackend *, DiPhysical *);
+  DiError *(*map)(DiBackend *, DiRange *, uint64_t offset, DiPhysical *);
+  DiError *(*unmap)(DiBackend *, DiRange *, uint64_t offset, uint64_t bytes);
+} DiVmmApi;
+/* Device memory and events that another process of this machine uses. Declared since 0.2. */
+typedef struct DiIpcApi {
+  uint32_t struct_size, reserved0;
+  DiError *(*export_buffer)(DiBackend *, DiBuffer *, uint8_t *handle, uint64_t *bytes); /* NULL: only the length */
+  DiError *(*import_buffer)(DiBackend *, DiDevice *, const uint8_t *handle, uint64_t bytes, DiBuffer **out, void **addr);
+  DiError *(*export_event)(DiBackend *, DiEvent *, uint8_t *handle, uint64_t *bytes);
+  DiError *(*import_event)(DiBackend *, DiDevice *, const uint8_t *handle, uint64_t bytes, DiEvent **out);
+} DiIpcApi;
 /* A backend's own op: id from 0x80000000, version, and where its arguments lie, as layers and tools see them. */
 #define DI_ARG_TENSOR 0u
 #define DI_ARG_TENSOR_LIST 1u
@@ -234,6 +297,7 @@ typedef struct DiGraphApi {
 #define DI_CONTRACT_EXACT 0u
 #define DI_CONTRACT_ULP 1u
 #define DI_CONTRACT_BOUND 2u
+#define DI_CONTRACT_DIST 3u
 typedef struct DiArgInfo {
   uint32_t struct_size, offset, kind, role, optional, reserved0;
   DiStr name;
@@ -243,6 +307,8 @@ typedef struct DiOpInfo {
   DiStr name;
   const DiArgInfo *args;
   size_t n_args, arg_stride;
+  float ulps; /* since 0.2; of an ULP contract */
+  uint32_t reserved1;
 } DiOpInfo;
 typedef struct DiOpsTable {
   uint32_t struct_size, reserved0;
@@ -268,6 +334,8 @@ typedef struct DiHostApi {
   uint32_t struct_size, reserved0;
   void *user;
   void (*log)(void *user, int32_t level, DiStr target, DiStr message);
+  /* since 0.2: whether a line of this level and target would be written */
+  int32_t (*log_enabled)(void *user, int32_t level, DiStr target);
 } DiHostApi;
 typedef struct DiEntryRequest {
   uint32_t struct_size;
@@ -288,5 +356,6 @@ typedef struct DiEntryReply {
   const DiBackendApi *api; /* when the entry returned 0 */
   DiError *error;          /* when it did not */
 } DiEntryReply;
-/* The only exported symbol: returns 0 or a DI_E_* code. */
+/* The only exported symbol: returns 0 or a DI_E_* code. Called once per process; that of a layer once per backend that it
+ * wraps. */
 typedef int32_t (*DiEntryFn)(const DiEntryRequest *, DiEntryReply *);

@@ -11,11 +11,15 @@
 
 use std::ffi::c_void;
 
+mod tables;
+
+pub use tables::*;
+
 /// Major version of the ABI: moves with every change that is not purely additive. 0 until two device backends have
 /// proved the boundary.
 pub const DI_ABI_MAJOR: u16 = 0;
 /// Minor version of the ABI: moves with every addition.
-pub const DI_ABI_MINOR: u16 = 1;
+pub const DI_ABI_MINOR: u16 = 2;
 /// Name of the only symbol that a plugin exports, an [`DiEntryFn`].
 pub const DI_ENTRY_SYMBOL: &str = "deepinfer_backend_entry";
 
@@ -533,142 +537,6 @@ pub struct DiRuntimeApi {
     >,
 }
 
-/// Optional table: [`DiGraphApi`].
-pub const DI_TABLE_GRAPH: u32 = 1;
-/// Optional table: collectives. Declared; its layout follows with the first backend that has one.
-pub const DI_TABLE_COLLECTIVE: u32 = 2;
-/// Optional table: weight layouts. Declared, as above.
-pub const DI_TABLE_PREPACK: u32 = 3;
-/// Optional table: profiling. Declared, as above.
-pub const DI_TABLE_PROFILE: u32 = 4;
-/// Optional table: reserved and mapped addresses. Declared, as above.
-pub const DI_TABLE_VMM: u32 = 5;
-/// Optional table: memory shared between processes. Declared, as above.
-pub const DI_TABLE_IPC: u32 = 6;
-/// Optional table: [`DiOpsTable`], reflection rows of the backend's own ops.
-pub const DI_TABLE_OPS: u32 = 7;
-
-/// A captured sequence of work, owned by the plugin.
-#[repr(C)]
-pub struct DiGraph {
-    _opaque: [u8; 0],
-}
-/// A graph that can be launched, owned by the plugin.
-#[repr(C)]
-pub struct DiGraphExec {
-    _opaque: [u8; 0],
-}
-
-/// Capture of a stream's work and its replay. During capture nothing may allocate, synchronise or copy pageable memory:
-/// such a call fails with [`DI_E_NOT_CAPTURABLE`].
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct DiGraphApi {
-    /// Bytes of this struct known to its writer.
-    pub struct_size: u32,
-    /// 0.
-    pub reserved0: u32,
-    /// Work on the stream is recorded from here on.
-    pub begin: Option<unsafe extern "C" fn(*mut DiBackend, *mut DiStream) -> *mut DiError>,
-    /// Ends the recording.
-    pub end: Option<unsafe extern "C" fn(*mut DiBackend, *mut DiStream, *mut *mut DiGraph) -> *mut DiError>,
-    /// Makes a graph launchable; may block.
-    pub instantiate: Option<unsafe extern "C" fn(*mut DiBackend, *mut DiGraph, *mut *mut DiGraphExec) -> *mut DiError>,
-    /// Takes over pointers and scalars of a graph of the same shape; says whether it could.
-    pub update: Option<unsafe extern "C" fn(*mut DiBackend, *mut DiGraphExec, *mut DiGraph, *mut i32) -> *mut DiError>,
-    /// Enqueues the recorded work.
-    pub launch: Option<unsafe extern "C" fn(*mut DiBackend, *mut DiGraphExec, *mut DiStream) -> *mut DiError>,
-    /// Destroys a graph.
-    pub graph_destroy: Option<unsafe extern "C" fn(*mut DiBackend, *mut DiGraph)>,
-    /// Destroys a launchable graph.
-    pub exec_destroy: Option<unsafe extern "C" fn(*mut DiBackend, *mut DiGraphExec)>,
-}
-
-/// Argument kind: `DiTensor`.
-pub const DI_ARG_TENSOR: u32 = 0;
-/// Argument kind: `DiTensorList`.
-pub const DI_ARG_TENSOR_LIST: u32 = 1;
-/// Argument kind: `u32`.
-pub const DI_ARG_U32: u32 = 2;
-/// Argument kind: `i32`.
-pub const DI_ARG_I32: u32 = 3;
-/// Argument kind: `f32`.
-pub const DI_ARG_F32: u32 = 4;
-/// Role: read.
-pub const DI_ROLE_IN: u32 = 0;
-/// Role: written.
-pub const DI_ROLE_OUT: u32 = 1;
-/// Role: read and written.
-pub const DI_ROLE_INOUT: u32 = 2;
-/// Contract: equal bits.
-pub const DI_CONTRACT_EXACT: u32 = 0;
-/// Contract: a distance from the correctly rounded result.
-pub const DI_CONTRACT_ULP: u32 = 1;
-/// Contract: an error derived from what was summed.
-pub const DI_CONTRACT_BOUND: u32 = 2;
-
-/// Where an argument of a backend's own op lies.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct DiArgInfo {
-    /// Bytes of this struct known to its writer.
-    pub struct_size: u32,
-    /// Offset in the argument struct.
-    pub offset: u32,
-    /// `DI_ARG_*`.
-    pub kind: u32,
-    /// `DI_ROLE_*`.
-    pub role: u32,
-    /// 1: it may be absent.
-    pub optional: u32,
-    /// 0.
-    pub reserved0: u32,
-    /// Name.
-    pub name: DiStr,
-}
-
-/// A backend's own op, as layers and tools see it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct DiOpInfo {
-    /// Bytes of this struct known to its writer.
-    pub struct_size: u32,
-    /// From 0x80000000.
-    pub op_id: u32,
-    /// Version.
-    pub op_version: u32,
-    /// Bytes of the argument struct.
-    pub args_size: u32,
-    /// `DI_CONTRACT_*`.
-    pub contract: u32,
-    /// 0.
-    pub reserved0: u32,
-    /// Name.
-    pub name: DiStr,
-    /// Arguments.
-    pub args: *const DiArgInfo,
-    /// Arguments.
-    pub n_args: usize,
-    /// Bytes from one argument to the next.
-    pub arg_stride: usize,
-}
-
-/// Reflection rows of a backend's own ops.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct DiOpsTable {
-    /// Bytes of this struct known to its writer.
-    pub struct_size: u32,
-    /// 0.
-    pub reserved0: u32,
-    /// Rows.
-    pub ops: *const DiOpInfo,
-    /// Rows.
-    pub n_ops: usize,
-    /// Bytes from one row to the next.
-    pub op_stride: usize,
-}
-
 /// A backend's tables.
 #[repr(C)]
 pub struct DiBackendApi {
@@ -712,6 +580,8 @@ pub struct DiHostApi {
     pub user: *mut c_void,
     /// Writes a log line; any thread.
     pub log: Option<unsafe extern "C" fn(*mut c_void, i32, DiStr, DiStr)>,
+    /// Since 0.2. Whether a line of this level and target would be written, to spare composing it; any thread.
+    pub log_enabled: Option<unsafe extern "C" fn(*mut c_void, i32, DiStr) -> i32>,
 }
 
 /// First argument of the entry.
@@ -771,5 +641,6 @@ pub struct DiEntryReply {
     pub error: *mut DiError,
 }
 
-/// Type of the exported symbol. Returns 0 or a `DI_E_*` code. Called once per process and plugin.
+/// Type of the exported symbol. Returns 0 or a `DI_E_*` code. Called once per process and plugin; that of a layer once per
+/// backend that it wraps.
 pub type DiEntryFn = unsafe extern "C" fn(*const DiEntryRequest, *mut DiEntryReply) -> i32;

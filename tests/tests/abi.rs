@@ -71,11 +71,23 @@ fn fixed_structs() -> Vec<Layout> {
         DiSpaceInfo { struct_size, space_id, kind, flags, min_align, granularity, total_bytes }
         DiLinkInfo { struct_size, link_class, flags, hops, bytes_per_s, latency_ns }
         DiGraphApi { struct_size, reserved0, begin, end, instantiate, update, launch, graph_destroy, exec_destroy }
+        DiCollectiveApi {
+            struct_size, reserved0, group_id, comm_create, comm_destroy, all_reduce, all_gather, reduce_scatter,
+            all_to_all, send, recv,
+        }
+        DiPrepackInfo { struct_size, layout, bytes, align }
+        DiPrepackApi { struct_size, reserved0, query, pack }
+        DiProfileRecord { struct_size, op_id, begin_ns, end_ns, bytes, name }
+        DiProfileApi { struct_size, reserved0, begin, end, record }
+        DiVmmApi { struct_size, reserved0, reserve, unreserve, create, release, map, unmap }
+        DiIpcApi { struct_size, reserved0, export_buffer, import_buffer, export_event, import_event }
         DiArgInfo { struct_size, offset, kind, role, optional, reserved0, name }
-        DiOpInfo { struct_size, op_id, op_version, args_size, contract, reserved0, name, args, n_args, arg_stride }
+        DiOpInfo {
+            struct_size, op_id, op_version, args_size, contract, reserved0, name, args, n_args, arg_stride, ulps, reserved1,
+        }
         DiOpsTable { struct_size, reserved0, ops, n_ops, op_stride }
         DiBackendApi { struct_size, flags, backend, runtime, ops, n_ops, op_stride, table, shutdown }
-        DiHostApi { struct_size, reserved0, user, log }
+        DiHostApi { struct_size, reserved0, user, log, log_enabled }
         DiEntryRequest {
             struct_size, min_major, max_major, minor, min_plugin_minor, reserved0, host, next, options, ext,
         }
@@ -110,7 +122,7 @@ fn all_constants() -> Vec<(String, i64)> {
         DI_SPACE_HOST_PAGEABLE DI_LINK_SELF DI_LINK_DIRECT DI_LINK_PCIE DI_LINK_SYSTEM DI_LF_PEER_COPY DI_LF_PEER_ACCESS
         DI_TABLE_GRAPH DI_TABLE_COLLECTIVE DI_TABLE_PREPACK DI_TABLE_PROFILE DI_TABLE_VMM DI_TABLE_IPC DI_TABLE_OPS
         DI_ARG_TENSOR DI_ARG_TENSOR_LIST DI_ARG_U32 DI_ARG_I32 DI_ARG_F32 DI_ROLE_IN DI_ROLE_OUT DI_ROLE_INOUT
-        DI_CONTRACT_EXACT DI_CONTRACT_ULP DI_CONTRACT_BOUND
+        DI_CONTRACT_EXACT DI_CONTRACT_ULP DI_CONTRACT_BOUND DI_CONTRACT_DIST DI_REDUCE_SUM DI_REDUCE_MAX
         DI_COPY_H2D DI_COPY_D2H DI_COPY_D2D DI_COPY_P2P DI_LOG_ERROR DI_LOG_WARN DI_LOG_INFO DI_LOG_DEBUG
         DI_RF_CONTAINS_PANICS DI_RF_IS_LAYER
     };

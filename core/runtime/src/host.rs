@@ -20,6 +20,7 @@ pub(crate) fn table() -> *const DiHostApi {
         reserved0: 0,
         user: std::ptr::null_mut(),
         log: Some(log),
+        log_enabled: Some(log_enabled),
     });
     &raw const TABLE.0
 }
@@ -38,4 +39,16 @@ unsafe extern "C" fn log(_user: *mut c_void, level: i32, target: DiStr, message:
             _ => tracing::trace!(target: "deepinfer::plugin", plugin, "{message}"),
         }
     }));
+}
+
+/// The target that a plugin names is part of the line, not of the filter: all plugins share one target.
+unsafe extern "C" fn log_enabled(_user: *mut c_void, level: i32, _target: DiStr) -> i32 {
+    let enabled = catch_unwind(|| match level {
+        DI_LOG_ERROR => tracing::enabled!(target: "deepinfer::plugin", tracing::Level::ERROR),
+        DI_LOG_WARN => tracing::enabled!(target: "deepinfer::plugin", tracing::Level::WARN),
+        DI_LOG_INFO => tracing::enabled!(target: "deepinfer::plugin", tracing::Level::INFO),
+        DI_LOG_DEBUG => tracing::enabled!(target: "deepinfer::plugin", tracing::Level::DEBUG),
+        _ => tracing::enabled!(target: "deepinfer::plugin", tracing::Level::TRACE),
+    });
+    i32::from(enabled.unwrap_or(false))
 }
