@@ -93,6 +93,20 @@ impl Format {
         Some(ScaleInfo { rows, columns, code })
     }
 
+    /// Shape of the scales of a tensor, one byte each, in row-major order; `None` for plain formats.
+    ///
+    /// # Panics
+    /// If the format is quantised and `shape` has fewer than two dimensions.
+    pub fn scale_grid(self, shape: &[usize]) -> Option<Vec<usize>> {
+        let info = self.scale()?;
+        let rank = shape.len();
+        assert!(rank >= 2, "quantised tensors have at least two dimensions");
+        let mut grid = shape.to_vec();
+        grid[rank - 2] = grid[rank - 2].div_ceil(info.rows);
+        grid[rank - 1] = grid[rank - 1].div_ceil(info.columns);
+        Some(grid)
+    }
+
     /// The format with these element codes and this block of the last two dimensions, if the catalogue has it.
     pub fn from_parts(code: u8, bits: u8, scale: Option<ScaleInfo>) -> Option<Format> {
         Format::ALL.into_iter().find(|f| f.code_bits() == (code, bits) && f.scale() == scale)

@@ -50,13 +50,7 @@ impl Tensor {
 
     /// Shape of the scale grid of a quantised tensor.
     pub fn scale_shape(format: Format, shape: &[usize]) -> Option<Vec<usize>> {
-        let info = format.scale()?;
-        let mut grid = shape.to_vec();
-        let rank = grid.len();
-        assert!(rank >= 2, "quantised tensors have at least two dimensions");
-        grid[rank - 2] = grid[rank - 2].div_ceil(info.rows);
-        grid[rank - 1] = grid[rank - 1].div_ceil(info.columns);
-        Some(grid)
+        format.scale_grid(shape)
     }
 
     /// A contiguous tensor of a plain format at `offset` bytes into an allocation.

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use deepinfer_oracle::{Call, Value};
 use deepinfer_plugin_api::Kind;
 use serde::{Deserialize, Serialize};
 
-use crate::call::{Call, Value};
 use crate::generate::{Calls, Content, OpSpec, Rows, specs};
 use crate::refuse;
 

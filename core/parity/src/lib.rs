@@ -1,5 +1,5 @@
-//! Parity of a backend with the op catalogue: every op, on calls that are drawn from the catalogue, against oracles in
-//! F64 that share no code with any kernel.
+//! Parity of a backend with the op catalogue: every op, on calls that are drawn from the catalogue, against the
+//! oracles of [`deepinfer_oracle`].
 //!
 //! [`cases`] lists the cases of an op, [`run_case`] runs one on a device and gives an [`Outcome`]. A [`Case`] is a name:
 //! op, check, number and seed mean the same call in every process, so that a failure is repeated from what was printed.
@@ -12,14 +12,12 @@
 
 #![forbid(unsafe_code)]
 
-mod call;
 mod case;
 mod expect;
 mod generate;
 mod glob;
 pub mod html;
 pub mod junit;
-mod oracle;
 mod outcome;
 mod place;
 mod refuse;
@@ -31,11 +29,11 @@ pub use case::{Case, Check, Facts, Level, ShapeClass, cases};
 pub use expect::{ExpectError, Expectations};
 pub use generate::Content;
 pub use glob::matches as glob_matches;
-pub use outcome::{Distance, Failure, Mismatch, Outcome};
+pub use outcome::{Failure, Outcome};
 pub use report::{Identity, Line, OpSummary, Report, Verdict};
 pub use run::run_case;
 
-/// Ops that have cases, an oracle and a typed call, in the order of the catalogue's families.
+/// Ops that have cases and a typed call, in the order of the catalogue's families.
 pub fn ops() -> impl Iterator<Item = &'static str> {
     generate::specs().map(|spec| spec.name).filter(|name| place::CALLABLE.contains(name))
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use deepinfer_ops::traits::*;
 use deepinfer_ops::{Device, Format, OpError, Tensor, args};
+use deepinfer_oracle::{Call, HostTensor, Value};
 use deepinfer_plugin_api::Role;
-
-use crate::call::{Call, HostTensor, Value};
 
 /// How tensors lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

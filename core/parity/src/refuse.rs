@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use deepinfer_ops::{Device, Format, OpError, OpInfo};
+use deepinfer_oracle::{Call, HostTensor, Value};
 use deepinfer_plugin_api::ArgInfo;
 
-use crate::call::{Call, HostTensor, Value};
 use crate::generate::OpSpec;
 use crate::place::{Layout, Route, RunError, run};
 

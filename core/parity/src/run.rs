@@ -1,13 +1,12 @@
 //! Running a case on a device.
 
 use deepinfer_ops::{Device, OpError};
+use deepinfer_oracle::{Call, HostTensor, Mismatch, Value, compare, first_difference, oracle_of};
 use deepinfer_plugin_api::Role;
 
-use crate::call::{Call, HostTensor, Value};
 use crate::case::{Case, Check};
 use crate::generate::{Calls, OpSpec, Rows, poisoned};
-use crate::oracle::{compare, first_difference};
-use crate::outcome::{Failure, Mismatch, Outcome};
+use crate::outcome::{Failure, Outcome};
 use crate::place::{Layout, Route, RunError, Written, run};
 use crate::refuse::{self, Wrong};
 use crate::rng::SplitMix64;
@@ -33,8 +32,8 @@ impl From<String> for Problem {
 pub fn run_case(device: &dyn Device, case: &Case) -> Outcome {
     let spec = case.spec();
     let share = match case.check {
-        Check::Value => agrees(device, spec, &case.call().0).map(Some),
-        Check::Poison => agrees(device, spec, &poisoned(&case.call().0, 0xA5)).map(Some),
+        Check::Value => agrees(device, &case.call().0).map(Some),
+        Check::Poison => agrees(device, &poisoned(&case.call().0, 0xA5)).map(Some),
         Check::Empty => accepted(device, &case.call().0, Layout::Contiguous).map(|_| None),
         Check::Refusal | Check::Malformed => refuses(device, spec, case).map(|()| None),
         Check::Strided => strides_change_no_bit(device, &case.call().0).map(|()| None),
@@ -63,9 +62,10 @@ fn accepted(device: &dyn Device, call: &Call, layout: Layout) -> Result<Written,
 }
 
 /// The largest error, as a share of what is allowed.
-fn agrees(device: &dyn Device, spec: &OpSpec, call: &Call) -> Result<f64, Problem> {
+fn agrees(device: &dyn Device, call: &Call) -> Result<f64, Problem> {
     let found = accepted(device, call, Layout::Contiguous)?;
-    let wants = (spec.oracle)(call);
+    let oracle = oracle_of(call.op.name).unwrap_or_else(|| panic!("{} has no oracle", call.op.name));
+    let wants = oracle(call);
     let written = call.op.args.iter().filter(|arg| arg.role != Role::In);
     let mut worst = 0f64;
     for arg in written.filter(|arg| call.optional(arg.name).is_some()) {

@@ -1,9 +1,9 @@
 //! Cases of the paged caches and of the compressor.
 
+use deepinfer_oracle::{CacheEntries, HostTensor, Value};
+
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::call::{HostTensor, Value};
-use crate::oracle::cache;
 
 use Content::{Equal, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
 
@@ -11,7 +11,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "store_kv_cache",
         generate: store_kv_cache,
-        oracle: cache::store_kv_cache,
         rows: Rows::Any("T"),
         empty: &["T", "D"],
         contents: &[Plain, Wide, Tiny, Huge, Zeros, Nan, Infinite],
@@ -31,7 +30,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "load_paged_kv_cache",
         generate: load_paged_kv_cache,
-        oracle: cache::load_paged_kv_cache,
         rows: Rows::Any("M"),
         empty: &["M", "D"],
         contents: &[Plain],
@@ -51,7 +49,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "convert_kv_index",
         generate: convert_kv_index,
-        oracle: cache::convert_kv_index,
         rows: Rows::Any("T"),
         empty: &["T", "K"],
         contents: &[Plain],
@@ -73,7 +70,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "compress_and_update_state",
         generate: compress_and_update_state,
-        oracle: cache::compress_and_update_state,
         rows: Rows::Ascending("M"),
         empty: &["M", "D"],
         contents: &[Plain, Wide, Equal, Zeros, Nan],
@@ -101,7 +97,7 @@ fn dim_of(g: &mut Generator, format: usize) -> usize {
 }
 
 fn entry_bytes(format: usize, dim: usize) -> usize {
-    cache::Entries::new(format, 1, dim, 0).entry_bytes()
+    CacheEntries::new(format, 1, dim, 0).entry_bytes()
 }
 
 fn store_kv_cache(g: &mut Generator) {

@@ -1,10 +1,9 @@
 //! Cases of copies, norms, products, quantisation, rotation, hyper-connections and the draw.
 
 use deepinfer_ops::Format;
+use deepinfer_oracle::{Call, HostTensor, Value};
 
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::call::{Call, HostTensor, Value};
-use crate::oracle::{dense, sample};
 
 use Content::{Equal, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
 
@@ -12,7 +11,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "gather",
         generate: gather,
-        oracle: dense::gather,
         rows: Rows::Any("M"),
         empty: &["M", "C", "N"],
         contents: &[Plain, Tiny, Huge, Nan, Infinite],
@@ -28,7 +26,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "rms_norm",
         generate: rms_norm,
-        oracle: dense::rms_norm,
         rows: Rows::Any("T"),
         empty: &["T", "N"],
         contents: &[Plain, Wide, Equal, Zeros, Nan, Infinite],
@@ -37,7 +34,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "rstd",
         generate: rstd,
-        oracle: dense::rstd,
         rows: Rows::Any("T"),
         empty: &["T", "N"],
         contents: &[Plain, Wide, Equal, Nan],
@@ -46,7 +42,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "linear",
         generate: linear,
-        oracle: dense::linear,
         rows: Rows::Any("T"),
         empty: &["T"],
         contents: &[Plain, Wide, Equal, Zeros, Nan],
@@ -55,7 +50,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "grouped_linear",
         generate: grouped_linear,
-        oracle: dense::grouped_linear,
         rows: Rows::OfExperts,
         empty: &["O", "K"],
         contents: &[Plain, Wide, Zeros, Nan],
@@ -68,7 +62,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "quantize",
         generate: quantize,
-        oracle: dense::quantize,
         rows: Rows::Any("T"),
         empty: &["T", "N"],
         contents: &[Plain, Wide, Tiny, Huge, Equal, Zeros, Nan, Infinite],
@@ -84,7 +77,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "rope",
         generate: rope,
-        oracle: dense::rope,
         rows: Rows::Any("T"),
         empty: &["T", "H", "R"],
         contents: &[Plain, Wide, Zeros, Nan],
@@ -102,7 +94,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "hc_mix",
         generate: hc_mix,
-        oracle: dense::hc_mix,
         rows: Rows::Any("T"),
         empty: &["T"],
         contents: &[Plain, Equal, Zeros, Nan],
@@ -114,7 +105,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "hc_collapse",
         generate: hc_collapse,
-        oracle: dense::hc_collapse,
         rows: Rows::Any("T"),
         empty: &["T", "C", "D"],
         contents: &[Plain, Wide, Zeros, Nan],
@@ -123,7 +113,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "hc_expand",
         generate: hc_expand,
-        oracle: dense::hc_expand,
         rows: Rows::Any("T"),
         empty: &["T", "C", "D"],
         contents: &[Plain, Wide, Zeros, Nan],
@@ -132,7 +121,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "fused_sample",
         generate: fused_sample,
-        oracle: sample::fused_sample,
         rows: Rows::Any("N"),
         empty: &["N", "V"],
         contents: &[Plain, Wide, Equal, Zeros, Nan, Infinite],

@@ -1,9 +1,9 @@
 //! Cases of the n-gram memory.
 
+use deepinfer_oracle::{HostTensor, Value};
+
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::call::{HostTensor, Value};
-use crate::oracle::engram;
 
 use Content::{Nan, Plain, Wide, Zeros};
 
@@ -11,7 +11,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "engram_hash",
         generate: engram_hash,
-        oracle: engram::engram_hash,
         rows: Rows::Dependent,
         empty: &["L", "J"],
         contents: &[Plain],
@@ -49,7 +48,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "engram_gather",
         generate: engram_gather,
-        oracle: engram::engram_gather,
         rows: Rows::Any("T"),
         empty: &["T", "N"],
         contents: &[Plain, Wide, Nan],
@@ -58,7 +56,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "engram_gate",
         generate: engram_gate,
-        oracle: engram::engram_gate,
         rows: Rows::Any("T"),
         empty: &["T"],
         contents: &[Plain, Wide, Zeros, Nan],

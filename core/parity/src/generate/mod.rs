@@ -1,6 +1,6 @@
 //! Calls of every op: argument sets over the shapes and formats that the catalogue gives.
 //!
-//! **A new op** needs an [`OpSpec`] in one of the tables here and an oracle in `oracle/`; the parity test `every_op_of_the_catalogue_is_covered` fails until it has them.
+//! **A new op** needs an [`OpSpec`] in one of the tables here and an oracle in `plugin-api/oracle`; the parity test `every_op_of_the_catalogue_is_covered` fails until it has them.
 
 mod cache;
 mod dense;
@@ -11,18 +11,16 @@ mod select;
 use std::collections::BTreeMap;
 
 use deepinfer_ops::{Format, OpInfo};
+use deepinfer_oracle::{Call, HostTensor, Value};
 use deepinfer_plugin_api::{Kind, Role, op_by_name};
 use serde::{Deserialize, Serialize};
 
-use crate::call::{Call, HostTensor, Value};
-use crate::oracle::Oracle;
 use crate::rng::SplitMix64;
 
 /// What is known of an op beyond its catalogue row.
 pub(crate) struct OpSpec {
     pub(crate) name: &'static str,
     pub(crate) generate: fn(&mut Generator),
-    pub(crate) oracle: Oracle,
     pub(crate) rows: Rows,
     /// Extents that may be 0 whatever the other arguments are: no index points into them.
     pub(crate) empty: &'static [&'static str],
@@ -303,7 +301,7 @@ impl Calls {
         let mut rng = SplitMix64(spread ^ (u64::from(self.op.id) << 32 | (c as u64) << 16 | index as u64));
         let content = rng.pick(self.spec.contents);
         let formats = self.combinations[c].clone();
-        let mut generator = Generator { rng, call: Call::new(self.op.name), formats, index, content };
+        let mut generator = Generator { rng, call: Call::new(self.op), formats, index, content };
         (self.spec.generate)(&mut generator);
         Drawn { call: generator.call, content: generator.content }
     }

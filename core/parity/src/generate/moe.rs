@@ -1,11 +1,10 @@
 //! Cases of the mixture of experts.
 
 use deepinfer_ops::Format;
+use deepinfer_oracle::{HostTensor, Value};
 
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::call::{HostTensor, Value};
-use crate::oracle::moe;
 
 use Content::{Equal, Infinite, Nan, Plain, Wide, Zeros};
 
@@ -13,7 +12,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "moe_gate",
         generate: moe_gate,
-        oracle: moe::moe_gate,
         rows: Rows::Any("T"),
         empty: &["T", "K"],
         contents: &[Plain, Equal, Zeros, Nan],
@@ -33,7 +31,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "moe_dispatch",
         generate: moe_dispatch,
-        oracle: moe::moe_dispatch,
         rows: Rows::Dependent,
         empty: &["N"],
         contents: &[Plain, Nan],
@@ -42,7 +39,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "swiglu_quantize",
         generate: swiglu_quantize,
-        oracle: moe::swiglu_quantize,
         rows: Rows::Any("M"),
         empty: &["M", "N"],
         contents: &[Plain, Wide, Zeros, Nan],
@@ -63,7 +59,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "moe_combine",
         generate: moe_combine,
-        oracle: moe::moe_combine,
         rows: Rows::Any("T"),
         empty: &["T", "K", "N"],
         contents: &[Plain, Wide, Equal, Zeros, Nan, Infinite],

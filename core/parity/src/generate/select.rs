@@ -2,17 +2,15 @@
 
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
-use crate::call::{Call, HostTensor, Value};
-use crate::oracle::{cache::Entries, select};
 
 use Content::{Equal, Infinite, Nan, Plain, Wide, Zeros};
 use deepinfer_ops::Format;
+use deepinfer_oracle::{CacheEntries, Call, HostTensor, Value};
 
 pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "index_scores",
         generate: index_scores,
-        oracle: select::index_scores,
         rows: Rows::Any("T"),
         empty: &["T", "N"],
         contents: &[Plain, Wide, Zeros, Nan],
@@ -42,7 +40,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "candidate_block_max",
         generate: candidate_block_max,
-        oracle: select::candidate_block_max,
         rows: Rows::Any("T"),
         empty: &["T"],
         contents: &[Plain, Equal, Zeros, Nan, Infinite],
@@ -51,7 +48,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "topk_select",
         generate: topk_select,
-        oracle: select::topk_select,
         rows: Rows::Any("T"),
         empty: &["T", "N", "K"],
         contents: &[Plain, Equal, Zeros, Nan, Infinite],
@@ -60,7 +56,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "restore_candidate_indices_inplace",
         generate: restore_candidate_indices_inplace,
-        oracle: select::restore_candidate_indices_inplace,
         rows: Rows::Any("T"),
         empty: &["T", "K", "L"],
         contents: &[Plain],
@@ -69,7 +64,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "sparse_attention",
         generate: sparse_attention,
-        oracle: select::sparse_attention,
         rows: Rows::Any("T"),
         empty: &["T", "H", "D", "W", "K"],
         contents: &[Plain, Equal, Zeros, Nan],
@@ -118,8 +112,8 @@ fn show_first_entry(call: &mut Call) {
 /// Pages of a cache with entries of plain values, and its geometry: pages, entries per page, padding.
 fn filled_cache(g: &mut Generator, format: usize, dim: usize) -> (HostTensor, usize, usize) {
     let (pages, entries, padding) = (g.rng.pick(&[1, 3]), g.rng.pick(&[1, 3, 16]), g.rng.pick(&[0, 5]));
-    let bytes = entries * Entries::new(format, entries, dim, 0).entry_bytes() + padding;
-    let place = Entries::new(format, entries, dim, bytes);
+    let bytes = entries * CacheEntries::new(format, entries, dim, 0).entry_bytes() + padding;
+    let place = CacheEntries::new(format, entries, dim, bytes);
     let mut cache = vec![0xFF; pages * bytes];
     for slot in 0..pages * entries {
         let row = g.random(Format::F32, &[1, dim]).values();

@@ -2,8 +2,8 @@
 
 use deepinfer_plugin_api::numerics::gumbel::{Domain, noise};
 
-use super::{Element, Want, Wants};
 use crate::call::Call;
+use crate::want::{Element, Want, Wants};
 
 pub(crate) fn fused_sample(call: &Call) -> Wants {
     let (logits, inverse) = (call.tensor("logits"), call.tensor("inv_temperature").values());

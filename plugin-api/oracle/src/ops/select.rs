@@ -1,16 +1,17 @@
 //! Oracles of the choice of cache entries, and of the attention over them.
 
-use deepinfer_ops::Format;
+use deepinfer_plugin_api::Format;
 
-use super::cache::Entries;
-use super::{Element, U, Want, Wants, formats};
+use crate::cache_entries::CacheEntries;
 use crate::call::Call;
+use crate::formats;
+use crate::want::{Element, U, Want, Wants};
 
 pub(crate) fn index_scores(call: &Call) -> Wants {
     let (q, head_weight, keys) = (call.tensor("q"), call.tensor("head_weight"), call.tensor("keys"));
     let heads = head_weight.shape[1];
     let dim = q.shape[1] / heads;
-    let entries = Entries::new(call.size("format"), call.size("entries_per_page"), dim, keys.shape[1]);
+    let entries = CacheEntries::new(call.size("format"), call.size("entries_per_page"), dim, keys.shape[1]);
     let per_page = call.size("entries_per_page");
     let (table, pages) = (call.tensor("block_table").ints(), call.dim("block_table", 1));
     let (request, visible) = (call.tensor("row_request").ints(), call.tensor("visible").ints());
@@ -127,7 +128,7 @@ pub(crate) fn sparse_attention(call: &Call) -> Wants {
     for t in 0..q.shape[0] {
         let mut entries = Vec::new();
         for (cache, slots, format, per_page) in &sources {
-            let place = Entries::new(*format, *per_page, dim, cache.shape[1]);
+            let place = CacheEntries::new(*format, *per_page, dim, cache.shape[1]);
             let listed = slots.shape[1];
             for &slot in slots.ints()[t * listed..][..listed].iter().filter(|&&slot| slot >= 0) {
                 entries.push(place.read_wide(&cache.codes, slot as usize));

@@ -1,7 +1,8 @@
 //! Oracles of the n-gram memory.
 
-use super::{Element, U, Want, Wants};
-use crate::call::{Call, HostTensor, Value};
+use crate::call::{Call, Value};
+use crate::tensor::HostTensor;
+use crate::want::{Element, U, Want, Wants};
 
 pub(crate) fn engram_hash(call: &Call) -> Wants {
     let (tokens, map) = (call.tensor("token_ids").ints(), call.tensor("token_map").ints());

@@ -1,29 +1,15 @@
-//! What each op must give, computed in f64 straight from `plugin-api/OPS.md`.
-//!
-//! The oracles share no code with any kernel. An oracle of an EXACT op gives bits; the others give values with the
-//! error that the contract allows, derived from the data.
+//! What the outputs of a call must be.
 
-pub(crate) mod cache;
-mod compare;
-pub(crate) mod dense;
-pub(crate) mod engram;
-pub(crate) mod formats;
-pub(crate) mod moe;
-pub(crate) mod sample;
-pub(crate) mod select;
+use deepinfer_plugin_api::Format;
 
-use deepinfer_ops::Format;
-
-use crate::call::{Call, HostTensor};
-
-pub(crate) use compare::{compare, first_difference};
+use crate::tensor::HostTensor;
 
 /// Unit roundoff of the narrowest accumulator that the contracts allow, F32.
 pub(crate) const U: f64 = 1.0 / (1 << 24) as f64;
 
 /// What an element of an output must be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Element {
+pub enum Element {
     /// Within `slack` of `value` before the rounding to the output's format.
     Near {
         /// Exact result.
@@ -54,7 +40,7 @@ impl Element {
 }
 
 /// What an output must be.
-pub(crate) enum Want {
+pub enum Want {
     /// These bits.
     Exact(HostTensor),
     /// These bits, but any NaN for a NaN.
@@ -66,7 +52,7 @@ pub(crate) enum Want {
 }
 
 /// Wanted outputs by argument.
-pub(crate) type Wants = Vec<(&'static str, Want)>;
+pub type Wants = Vec<(&'static str, Want)>;
 
 /// Half the distance of neighbouring values of a float format at `x`.
 pub(crate) fn half_ulp(format: Format, x: f64) -> f64 {
@@ -74,6 +60,3 @@ pub(crate) fn half_ulp(format: Format, x: f64) -> f64 {
     let exponent = if x == 0.0 || !x.is_finite() { -126 } else { (x.abs().log2().floor() as i32).max(-126) };
     2f64.powi(exponent - precision)
 }
-
-/// The oracle of an op.
-pub(crate) type Oracle = fn(&Call) -> Wants;

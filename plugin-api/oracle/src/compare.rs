@@ -2,11 +2,12 @@
 
 use std::fmt::LowerExp;
 
-use deepinfer_ops::Format;
+use deepinfer_plugin_api::Format;
 
-use super::{Element, Want, formats, half_ulp};
-use crate::call::HostTensor;
-use crate::outcome::{Distance, Mismatch};
+use crate::formats;
+use crate::mismatch::{Distance, Mismatch};
+use crate::tensor::HostTensor;
+use crate::want::{Element, Want, half_ulp};
 
 /// Largest finite BF16 value.
 const BF16_MAX: f64 = 3.389_531_389_251_535_5e38;
@@ -16,7 +17,7 @@ const BF16_MAX: f64 = 3.389_531_389_251_535_5e38;
 ///
 /// # Errors
 /// The worst element that is not within its bound; of equally bad ones, the first.
-pub(crate) fn compare(name: &str, want: &Want, found: &HostTensor, before: &HostTensor) -> Result<f64, Box<Mismatch>> {
+pub fn compare(name: &str, want: &Want, found: &HostTensor, before: &HostTensor) -> Result<f64, Box<Mismatch>> {
     let at = |mut mismatch: Box<Mismatch>| {
         name.clone_into(&mut mismatch.argument);
         mismatch
@@ -48,7 +49,7 @@ fn wrong_bits(found: &HostTensor, element: usize, value: [String; 2], bits: [Str
 }
 
 /// The first element, or else the first scale, of two tensors of one format and shape that differ.
-pub(crate) fn first_difference(wanted: &HostTensor, found: &HostTensor, nan_is_nan: bool) -> Mismatch {
+pub fn first_difference(wanted: &HostTensor, found: &HostTensor, nan_is_nan: bool) -> Mismatch {
     let floats = |tensor: &HostTensor| match tensor.format {
         Format::F32 | Format::Bf16 => tensor.values(),
         _ => Vec::new(),

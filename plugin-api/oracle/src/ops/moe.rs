@@ -1,9 +1,11 @@
 //! Oracles of the mixture of experts.
 
-use deepinfer_ops::Format;
+use deepinfer_plugin_api::Format;
 
-use super::{Element, U, Want, Wants, formats, half_ulp};
-use crate::call::{Call, HostTensor};
+use crate::call::Call;
+use crate::formats;
+use crate::tensor::HostTensor;
+use crate::want::{Element, U, Want, Wants, half_ulp};
 
 pub(crate) fn moe_gate(call: &Call) -> Wants {
     let (logits, bias) = (call.tensor("logits"), call.tensor("bias").values());

@@ -1,83 +1,15 @@
 //! Oracles of the paged caches and of the compressor.
 
-use deepinfer_ops::Format;
-
-use super::{Element, U, Want, Wants};
-use crate::call::{Call, HostTensor};
-
-/// Number format of the values of a cache format.
-const FORMATS: [Format; 5] = [Format::F32, Format::Bf16, Format::Fp8Row32, Format::Fp4Row16, Format::Fp4Row32];
-
-/// Where the entries of a cache lie.
-#[derive(Clone, Copy)]
-pub(crate) struct Entries {
-    format: Format,
-    split: bool,
-    per_page: usize,
-    dim: usize,
-    page_bytes: usize,
-}
-
-impl Entries {
-    pub(crate) fn new(format: usize, per_page: usize, dim: usize, page_bytes: usize) -> Self {
-        Self { format: FORMATS[format], split: format == 4, per_page, dim, page_bytes }
-    }
-
-    fn value_bytes(&self) -> usize {
-        self.format.bytes(self.dim)
-    }
-
-    fn scale_bytes(&self) -> usize {
-        self.format.scale().map_or(0, |scale| self.dim / scale.columns)
-    }
-
-    /// Bytes of one entry.
-    pub(crate) fn entry_bytes(&self) -> usize {
-        self.value_bytes() + self.scale_bytes()
-    }
-
-    /// First byte of the values and of the scales of a slot.
-    fn place(&self, slot: usize) -> (usize, usize) {
-        let (page, entry) = (slot / self.per_page * self.page_bytes, slot % self.per_page);
-        match self.split {
-            true => (
-                page + entry * self.value_bytes(),
-                page + self.per_page * self.value_bytes() + entry * self.scale_bytes(),
-            ),
-            false => (page + entry * self.entry_bytes(), page + entry * self.entry_bytes() + self.value_bytes()),
-        }
-    }
-
-    /// The values of the entry in a slot.
-    pub(crate) fn read(&self, cache: &[u8], slot: usize) -> Vec<f32> {
-        let (values, scales) = self.place(slot);
-        HostTensor {
-            format: self.format,
-            shape: vec![1, self.dim],
-            codes: cache[values..][..self.value_bytes()].to_vec(),
-            scales: cache[scales..][..self.scale_bytes()].to_vec(),
-        }
-        .values()
-    }
-
-    /// [`Entries::read`] in f64.
-    pub(crate) fn read_wide(&self, cache: &[u8], slot: usize) -> Vec<f64> {
-        self.read(cache, slot).into_iter().map(f64::from).collect()
-    }
-
-    pub(crate) fn write(&self, cache: &mut [u8], slot: usize, row: &[f32]) {
-        let (values, scales) = self.place(slot);
-        let entry = HostTensor::floats(self.format, &[1, self.dim], row);
-        cache[values..][..self.value_bytes()].copy_from_slice(&entry.codes);
-        cache[scales..][..self.scale_bytes()].copy_from_slice(&entry.scales);
-    }
-}
+use crate::cache_entries::CacheEntries;
+use crate::call::Call;
+use crate::tensor::HostTensor;
+use crate::want::{Element, U, Want, Wants};
 
 pub(crate) fn store_kv_cache(call: &Call) -> Wants {
     let (kv, slots, mut cache) = (call.tensor("kv"), call.tensor("slots").ints(), call.tensor("cache").clone());
     let (dim, values) = (kv.shape[1], kv.values());
-    let entries = Entries::new(call.size("format"), call.size("entries_per_page"), dim, cache.shape[1]);
-    let alone = Entries { per_page: 1, ..entries };
+    let entries = CacheEntries::new(call.size("format"), call.size("entries_per_page"), dim, cache.shape[1]);
+    let alone = entries.alone();
     let mut rounded = Vec::new();
     for (t, &slot) in slots.iter().enumerate() {
         let row = &values[t * dim..][..dim];
@@ -98,7 +30,7 @@ pub(crate) fn store_kv_cache(call: &Call) -> Wants {
 pub(crate) fn load_paged_kv_cache(call: &Call) -> Wants {
     let (cache, out) = (call.tensor("cache"), call.tensor("out"));
     let dim = out.shape[1];
-    let entries = Entries::new(call.size("format"), call.size("entries_per_page"), dim, cache.shape[1]);
+    let entries = CacheEntries::new(call.size("format"), call.size("entries_per_page"), dim, cache.shape[1]);
     let row = |&slot: &i64| match usize::try_from(slot) {
         Ok(slot) => entries.read(&cache.codes, slot),
         Err(_) => vec![0.0; dim],

@@ -1,7 +1,8 @@
 //! Oracles of copies, norms, products, quantisation, rotation and hyper-connections.
 
-use super::{Element, U, Want, Wants};
-use crate::call::{Call, HostTensor};
+use crate::call::Call;
+use crate::tensor::HostTensor;
+use crate::want::{Element, U, Want, Wants};
 
 pub(crate) fn gather(call: &Call) -> Wants {
     let (table, index, repeat) = (call.tensor("table"), call.tensor("index").ints(), call.size("repeat"));

@@ -1,8 +1,8 @@
 //! The number formats once more, by table search instead of bit tricks, so that an error in the shared crate shows.
 
-use deepinfer_ops::Format;
+use deepinfer_plugin_api::Format;
 
-use crate::call::HostTensor;
+use crate::tensor::HostTensor;
 
 /// Value of an E4M3 code.
 pub(crate) fn e4m3(code: u8) -> f64 {
