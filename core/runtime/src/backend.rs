@@ -2,20 +2,25 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use deepinfer_plugin_api::abi::{
-    DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_INTERNAL, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY, DiBackend, DiDeviceInfo,
-    DiOpEntry, DiRuntimeApi,
+    DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_INTERNAL, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY, DI_PF_BATCH_INVARIANT,
+    DI_PF_CAPTURABLE, DI_PF_DETERMINISTIC, DI_TABLE_GRAPH, DiBackend, DiDeviceInfo, DiGraphApi, DiOpEntry,
+    DiRuntimeApi,
 };
 use serde::Serialize;
 
 use crate::one_line::one_line;
-use crate::raw::{blank, read_text_lossy, take_error};
+use crate::raw::{blank, read_sized, read_text_lossy, take_error};
 
 /// More devices than a machine has: a plugin that reports more has counted wrongly, and each would be asked what it is.
 const MOST_DEVICES: u32 = 4096;
+
+/// Gives an optional table by its number.
+pub(crate) type DiTableFn = unsafe extern "C" fn(*mut DiBackend, u32) -> *const c_void;
 
 /// A plugin after the handshake. It stays loaded as long as the process.
 pub struct LoadedBackend {
@@ -27,6 +32,8 @@ pub struct LoadedBackend {
     pub(crate) raw: *mut DiBackend,
     /// Every function is present: `load` refuses a table with a gap.
     pub(crate) runtime: DiRuntimeApi,
+    /// Gives optional tables; see [`LoadedBackend::graph`].
+    pub(crate) table: Option<DiTableFn>,
     pub(crate) ops: Vec<OpImpl>,
 }
 
@@ -75,6 +82,23 @@ impl OpImpl {
     /// Among several implementations the largest is tried first.
     pub fn priority(&self) -> i32 {
         self.entry.priority
+    }
+
+    /// Whether it declares for every call that a row's result depends on that row alone. A plan may declare it for its
+    /// own calls where the implementation does not.
+    pub fn is_batch_invariant(&self) -> bool {
+        self.entry.flags & DI_PF_BATCH_INVARIANT != 0
+    }
+
+    /// Whether it declares for every call that equal arguments give equal bits. As with batch invariance, a plan may add it.
+    pub fn is_deterministic(&self) -> bool {
+        self.entry.flags & DI_PF_DETERMINISTIC != 0
+    }
+
+    /// Whether it declares for every call that it can be captured into a graph. As with batch invariance, a plan may add
+    /// it.
+    pub fn is_capturable(&self) -> bool {
+        self.entry.flags & DI_PF_CAPTURABLE != 0
     }
 }
 
@@ -173,6 +197,30 @@ impl LoadedBackend {
     /// Implementations, in the order of the plugin's table.
     pub fn ops(&self) -> &[OpImpl] {
         &self.ops
+    }
+
+    /// The functions that capture a stream's work, if the backend offers them all. A table with a gap is as good as none.
+    pub(crate) fn graph(&self) -> Option<DiGraphApi> {
+        // SAFETY: the function is of a table that lives as long as the library, and takes the backend that came with it.
+        let at = unsafe { self.table?(self.raw, DI_TABLE_GRAPH) }.cast::<DiGraphApi>();
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: a table that the plugin gives has `struct_size` readable bytes and lives as long as the backend.
+        let table = unsafe { read_sized(at) };
+        let is_whole = |t: &DiGraphApi| {
+            t.begin.is_some()
+                && t.end.is_some()
+                && t.instantiate.is_some()
+                && t.launch.is_some()
+                && t.graph_destroy.is_some()
+                && t.exec_destroy.is_some()
+        };
+        let whole = table.ok().filter(is_whole);
+        if whole.is_none() {
+            tracing::warn!("{}: its table of graph functions has gaps and is not used", self.name);
+        }
+        whole
     }
 
     /// Number of devices; opens none.

@@ -255,6 +255,7 @@ fn read_reply(path: &Path, reply: &DiEntryReply) -> Result<LoadedBackend, String
             abi: (reply.major, reply.minor),
             raw: api.backend,
             runtime,
+            table: api.table,
             name,
         })
     }

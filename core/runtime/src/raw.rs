@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 
 use deepinfer_plugin_api::abi::{
-    DiBackendApi, DiDeviceInfo, DiError, DiOpEntry, DiPlanInfo, DiRuntimeApi, DiStr, DiSupport,
+    DiBackendApi, DiDeviceInfo, DiError, DiGraphApi, DiOpEntry, DiPlanInfo, DiRuntimeApi, DiStr, DiSupport,
 };
 
 use crate::backend::PluginError;
@@ -30,6 +30,8 @@ unsafe impl Sized32 for DiDeviceInfo {}
 unsafe impl Sized32 for DiPlanInfo {}
 // SAFETY: as above.
 unsafe impl Sized32 for DiSupport {}
+// SAFETY: as above.
+unsafe impl Sized32 for DiGraphApi {}
 
 /// A zeroed struct that says how much of it we know, for a plugin to fill.
 pub(crate) fn blank<T: Sized32>() -> T {
