@@ -64,7 +64,7 @@ impl Probe for Ascend {
             total_bytes: 0,
             compute_units: 0,
             pci_vendor: PCI_VENDOR,
-            numa_node: -1,
+            ..DeviceInfo::default()
         };
         Ok(vec![info; count as usize])
     }

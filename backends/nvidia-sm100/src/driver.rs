@@ -53,7 +53,7 @@ fn describe(ordinal: i32) -> Result<DeviceInfo, Fault> {
             total_bytes: unsafe { result::device::total_mem(device) }? as u64,
             compute_units: attribute(MULTIPROCESSORS)?.unsigned_abs(),
             pci_vendor: PCI_VENDOR,
-            numa_node: -1,
+            ..DeviceInfo::default()
         })
     };
     ask().map_err(|e| fault(format_args!("NVIDIA device {ordinal} does not answer"), e))

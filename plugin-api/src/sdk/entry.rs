@@ -3,13 +3,12 @@
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::abi::*;
-use crate::sdk::backend::{State, runtime_table};
-use crate::sdk::error::panic_text;
-use crate::sdk::{Backend, Fault, FaultCode, KernelEntry};
+use crate::sdk::contain::panic_text;
+use crate::sdk::runtime_table::{State, di_str, runtime_table};
+use crate::sdk::vendor::ops_table;
+use crate::sdk::{Backend, Fault, FaultCode, KernelEntry, extras, host};
 
 /// What [`export_backend!`](crate::export_backend) passes on.
 pub struct Export {
@@ -64,32 +63,15 @@ fn start<B: Backend>(request: &DiEntryRequest, reply: &mut DiEntryReply, export:
     if !request.next.is_null() {
         return Err(Fault::unsupported(format!("{} is a backend, not a layer", B::NAME)));
     }
-    install_panic_hook(request.host, B::NAME);
+    // SAFETY: the header promises that the host table lives as long as the process.
+    unsafe { host::connect(request.host, B::NAME) };
 
-    let mut entries: Vec<DiOpEntry> = inventory::iter::<KernelEntry>
-        .into_iter()
-        .map(|kernel| DiOpEntry {
-            struct_size: size_of::<DiOpEntry>() as u32,
-            op_id: kernel.info.id,
-            op_version: kernel.info.version,
-            flags: kernel.flags,
-            name: di_str(kernel.info.name),
-            impl_name: di_str(kernel.impl_name),
-            priority: kernel.priority,
-            reserved0: 0,
-            supports: None,
-            plan: None,
-            run: Some(kernel.run),
-            plan_destroy: None,
-        })
-        .collect();
-    // The order of registration is the linker's; ours is by op, then by priority.
-    entries.sort_by_key(|e| (e.op_id, std::cmp::Reverse(e.priority)));
+    let kernels: Vec<&KernelEntry> = op_table()?;
     if let Some(profile) = export.profile {
         let required = crate::profile(profile).ok_or_else(|| {
             Fault::new(FaultCode::Internal, format!("{} names the unknown profile {profile}", B::NAME))
         })?;
-        let registered = |name: &str| inventory::iter::<KernelEntry>.into_iter().any(|kernel| kernel.info.name == name);
+        let registered = |name: &str| kernels.iter().any(|kernel| kernel.info.name == name);
         let missing: Vec<&str> = required.iter().copied().filter(|name| !registered(name)).collect();
         if !missing.is_empty() {
             return Err(Fault::new(
@@ -104,22 +86,13 @@ fn start<B: Backend>(request: &DiEntryRequest, reply: &mut DiEntryReply, export:
     }
 
     // SAFETY: the header promises `len` bytes of UTF-8; invalid bytes are replaced.
-    let options = if request.options.len == 0 {
-        String::new()
-    } else {
-        // SAFETY: as above.
-        let bytes = unsafe { std::slice::from_raw_parts(request.options.ptr, request.options.len) };
-        String::from_utf8_lossy(bytes).into_owned()
-    };
-    let state = State {
-        backend: Box::new(B::start(&options)?),
-        name: B::NAME,
-        poisoned: AtomicBool::new(false),
-        devices: std::sync::OnceLock::new(),
-    };
+    let options = unsafe { crate::sdk::error::text(request.options) };
+    let ops = ops_table(kernels.iter().map(|kernel| kernel.info));
+    let state = State::new(B::start(&options)?, ops);
     // Leaked on purpose: the library is never unloaded, and the core holds these addresses as long as it lives.
-    let entries = Vec::leak(entries);
+    let entries = kernels.iter().map(|kernel| kernel.raw()).collect::<Vec<_>>().leak();
     let runtime: &'static DiRuntimeApi = Box::leak(Box::new(runtime_table::<B>()));
+    let has_tables = ops.is_some() || B::EXTRAS.graph.is_some() || B::EXTRAS.table.is_some();
     let api: &'static DiBackendApi = Box::leak(Box::new(DiBackendApi {
         struct_size: size_of::<DiBackendApi>() as u32,
         flags: 0,
@@ -128,35 +101,26 @@ fn start<B: Backend>(request: &DiEntryRequest, reply: &mut DiEntryReply, export:
         ops: entries.as_ptr(),
         n_ops: entries.len(),
         op_stride: size_of::<DiOpEntry>(),
-        table: None,
-        shutdown: None,
+        table: has_tables.then_some(extras::table::<B>),
+        shutdown: B::EXTRAS.shutdown.map(|_| extras::shutdown::<B> as _),
     }));
     reply.api = api;
     Ok(())
 }
 
-fn di_str(text: &'static str) -> DiStr {
-    DiStr { ptr: text.as_ptr(), len: text.len() }
-}
-
-/// Sends the text of panics to the core's log: the library has its own standard library, whose hook the core does not
-/// see, and whose default prints into the middle of the core's output.
-fn install_panic_hook(host: *const DiHostApi, name: &'static str) {
-    static HOST: AtomicPtr<DiHostApi> = AtomicPtr::new(std::ptr::null_mut());
-    static ONCE: Once = Once::new();
-    HOST.store(host.cast_mut(), Ordering::Relaxed);
-    ONCE.call_once(|| {
-        std::panic::set_hook(Box::new(move |info| {
-            // SAFETY: the header promises that the host table lives as long as the process.
-            let Some(host) = (unsafe { HOST.load(Ordering::Relaxed).as_ref() }) else { return };
-            let text = info.to_string();
-            if let Some(log) = host.log {
-                let (target, message) = (di_str(name), DiStr { ptr: text.as_ptr(), len: text.len() });
-                // SAFETY: the function takes borrowed strings, from any thread.
-                unsafe { log(host.user, DI_LOG_ERROR, target, message) };
-            }
-        }));
-    });
+/// The registered kernels by op, then by priority: the order of registration is the linker's.
+fn op_table() -> Result<Vec<&'static KernelEntry>, Fault> {
+    let mut kernels: Vec<&KernelEntry> = inventory::iter::<KernelEntry>.into_iter().collect();
+    kernels.sort_by_key(|k| (k.info.id, k.info.version, std::cmp::Reverse(k.priority), k.impl_name));
+    for pair in kernels.windows(2) {
+        let same = |k: &KernelEntry| (k.info.id, k.info.version, k.impl_name);
+        if same(pair[0]) == same(pair[1]) {
+            let (op, name) = (pair[0].info.name, pair[0].impl_name);
+            let problem = format!("two implementations of {op} are called {name:?}; give one another impl_name");
+            return Err(Fault::new(FaultCode::Internal, problem));
+        }
+    }
+    Ok(kernels)
 }
 
 /// Exports a backend: `export_backend!(MyNpu)` with the kernels that there are, `export_backend!(MyNpu, profile =

@@ -1,15 +1,17 @@
-//! Kernels: registration, and the function through which the core calls them.
+//! Kernels: registration, and the functions through which the core calls them.
 
 #![allow(unsafe_code)]
 
-use crate::abi::{DI_PF_BATCH_INVARIANT, DI_PF_DETERMINISTIC, DiBackend, DiError, DiOpHeader, DiPlan, DiStream};
+use crate::abi::*;
 use crate::reflection::{Op, OpInfo};
-use crate::sdk::Fault;
-use crate::sdk::backend::guard;
+use crate::sdk::owned_args::OwnedArgs;
+use crate::sdk::plan::{PlanObject, intern, lacking, required};
+use crate::sdk::runtime_table::{State, boxed, di_str, object, unbox, write_prefix};
+use crate::sdk::{Backend, Fault, HostQueue, Plan, PlanCx, Planned, Support};
 
 /// What a kernel knows besides its arguments.
 pub struct Cx<'a> {
-    backend: &'a (dyn std::any::Any + Send + Sync),
+    state: &'a State,
     stream: *mut DiStream,
 }
 
@@ -19,24 +21,63 @@ impl<'a> Cx<'a> {
     /// # Panics
     /// If `B` is not the exported backend.
     pub fn backend<B: 'static>(&self) -> &'a B {
-        self.backend.downcast_ref().expect("a kernel runs on the backend that exports it")
+        self.state.backend.downcast_ref().expect("a kernel runs on the backend that exports it")
     }
 
-    /// The stream, as the backend made it.
+    /// The stream, as the boundary names it.
     pub fn stream(&self) -> *mut DiStream {
         self.stream
     }
+
+    /// The stream, as the backend made it.
+    ///
+    /// # Errors
+    /// The caller names none.
+    ///
+    /// # Panics
+    /// If `B` is not the exported backend.
+    pub fn stream_of<B: Backend>(&self) -> Result<&'a B::Stream, Fault> {
+        self.backend::<B>();
+        // SAFETY: the boundary promises a live stream of the backend, which is a `B`.
+        unsafe { object::<B::Stream>(self.stream, "stream") }
+    }
 }
 
+/// Promises of an implementation that says nothing else: rows do not depend on each other and bits repeat.
+const USUAL: u32 = DI_PF_BATCH_INVARIANT | DI_PF_DETERMINISTIC;
+
+/// [`Kernel::SUPPORTS`].
+pub type SupportsFn<O> = fn(&PlanCx<'_>, &<O as Op>::Proto<'_>) -> Support;
+/// [`Kernel::PLAN`].
+pub type PlanFn<O, P> = fn(&PlanCx<'_>, &<O as Op>::Proto<'_>) -> Result<Plan<P>, Fault>;
+
 /// One implementation of one op; implemented by [`kernel!`](crate::kernel).
-pub trait Kernel {
+pub trait Kernel: 'static {
     /// The op.
     type Op: Op;
-    /// Runs it.
+    /// What [`Kernel::PLAN`] makes; `()` where there is none.
+    type Plan: Send + Sync + 'static;
+    /// Name among the backend's implementations of the op.
+    const IMPL_NAME: &'static str = "default";
+    /// Among several implementations the largest is tried first.
+    const PRIORITY: i32 = 0;
+    /// `DI_PF_*` that hold for every call.
+    const FLAGS: u32 = USUAL;
+    /// Whether it takes a call. `None`: it takes every call of the catalogue, or the plan decides.
+    const SUPPORTS: Option<SupportsFn<Self::Op>> = None;
+    /// How it will run a call; [`FaultCode::Unsupported`](crate::sdk::FaultCode::Unsupported) declines it. `None`: without
+    /// a state and without a workspace.
+    const PLAN: Option<PlanFn<Self::Op, Self::Plan>> = None;
+
+    /// Runs it. `planned` is there exactly if there is a [`Kernel::PLAN`].
     ///
     /// # Errors
     /// As the implementation says.
-    fn run(cx: &Cx<'_>, args: <Self::Op as Op>::Args<'_>) -> Result<(), Fault>;
+    fn run(
+        cx: &Cx<'_>,
+        planned: Option<Planned<'_, Self::Plan>>,
+        args: <Self::Op as Op>::Args<'_>,
+    ) -> Result<(), Fault>;
 }
 
 /// A registered kernel, collected by `inventory`. Constructors run when the library is loaded, before anything was
@@ -50,82 +91,371 @@ pub struct KernelEntry {
     pub priority: i32,
     /// `DI_PF_*` that hold for every call.
     pub flags: u32,
-    /// Entry in the op table.
-    pub run: unsafe extern "C" fn(*mut DiBackend, *mut DiPlan, *mut DiStream, *const DiOpHeader) -> *mut DiError,
+    /// The functions of the op table.
+    pub functions: Functions,
+}
+
+/// The functions of an entry of the op table.
+#[derive(Clone, Copy)]
+pub struct Functions {
+    /// Absent where every call is taken, or the plan decides.
+    pub supports: Option<DiSupportsFn>,
+    /// Absent without a plan.
+    pub plan: Option<DiPlanFn>,
+    /// Runs the kernel.
+    pub run: DiRunFn,
+    /// Absent without a plan.
+    pub plan_destroy: Option<DiPlanDestroyFn>,
 }
 
 inventory::collect!(KernelEntry);
 
 impl KernelEntry {
-    /// The entry of a kernel whose rows do not depend on each other and whose bits repeat.
-    pub const fn of<K: Kernel>(impl_name: &'static str) -> Self {
+    /// The entry of a kernel.
+    pub const fn of<K: Kernel>() -> Self {
+        // Without a plan somebody must decline a call that requires more than the implementation promises.
+        let asks = K::SUPPORTS.is_some() || (K::PLAN.is_none() && K::FLAGS & USUAL != USUAL);
+        let plans = K::PLAN.is_some();
         Self {
             info: <K::Op as Op>::INFO,
-            impl_name,
-            priority: 0,
-            flags: DI_PF_BATCH_INVARIANT | DI_PF_DETERMINISTIC,
-            run: run::<K>,
+            impl_name: K::IMPL_NAME,
+            priority: K::PRIORITY,
+            flags: K::FLAGS,
+            functions: Functions {
+                supports: if asks { Some(supports::<K>) } else { None },
+                plan: if plans { Some(plan::<K>) } else { None },
+                run: run::<K>,
+                plan_destroy: if plans { Some(plan_destroy::<K>) } else { None },
+            },
+        }
+    }
+
+    /// The entry in the op table.
+    pub(crate) fn raw(&self) -> DiOpEntry {
+        DiOpEntry {
+            struct_size: size_of::<DiOpEntry>() as u32,
+            op_id: self.info.id,
+            op_version: self.info.version,
+            flags: self.flags,
+            name: di_str(self.info.name),
+            impl_name: di_str(self.impl_name),
+            priority: self.priority,
+            reserved0: 0,
+            supports: self.functions.supports,
+            plan: self.functions.plan,
+            run: Some(self.functions.run),
+            plan_destroy: self.functions.plan_destroy,
         }
     }
 }
 
+/// Gives `body` the whole argument struct of `O`.
+///
 /// # Safety
-/// `backend` is the one of the entry reply; `args` points to the argument struct of `K::Op`, `struct_size` bytes of it,
-/// valid as [`Op::view`] wants.
-unsafe extern "C" fn run<K: Kernel>(
-    backend: *mut DiBackend,
-    _plan: *mut DiPlan,
-    stream: *mut DiStream,
+/// `args` is null, or points to `struct_size` bytes of an argument struct.
+unsafe fn with_raw<O: Op, T>(
     args: *const DiOpHeader,
-) -> *mut DiError {
-    let info = <K::Op as Op>::INFO;
-    // SAFETY: `backend` is ours by the contract of this function.
+    body: impl FnOnce(&O::Raw) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let info = O::INFO;
+    // SAFETY: the caller's contract.
     unsafe {
-        guard(backend, info.name, |backend| {
-            if args.is_null() || (*args).struct_size < size_of::<DiOpHeader>() as u32 {
-                return Err(Fault::invalid(format!("{}: arguments are missing", info.name)));
-            }
-            let head = &*args;
-            if head.op_id != info.id || head.op_version != info.version {
-                return Err(Fault::invalid(format!(
-                    "{} version {} was called with arguments of op {} version {}",
-                    info.name, info.version, head.op_id, head.op_version
-                )));
-            }
-            let known = size_of::<<K::Op as Op>::Raw>();
-            let cx = Cx { backend, stream };
-            if head.struct_size as usize >= known {
-                return K::run(&cx, K::Op::view(&*args.cast())?);
-            }
-            // An older caller: the fields that it does not know are zero.
-            let mut raw = std::mem::MaybeUninit::<<K::Op as Op>::Raw>::zeroed();
-            std::ptr::copy_nonoverlapping(args.cast::<u8>(), raw.as_mut_ptr().cast(), head.struct_size as usize);
-            // `RawArgs` promises that zeroed bytes are valid.
-            let raw = raw.assume_init();
-            K::run(&cx, K::Op::view(&raw)?)
-        })
+        if args.is_null() || (*args).struct_size < size_of::<DiOpHeader>() as u32 {
+            return Err(Fault::invalid(format!("{}: arguments are missing", info.name)));
+        }
+        let head = &*args;
+        if head.op_id != info.id || head.op_version != info.version {
+            return Err(Fault::invalid(format!(
+                "{} version {} was called with arguments of op {} version {}",
+                info.name, info.version, head.op_id, head.op_version
+            )));
+        }
+        if head.struct_size as usize >= size_of::<O::Raw>() {
+            return body(&*args.cast());
+        }
+        // An older caller: the fields that it does not know are zero.
+        let mut raw = std::mem::MaybeUninit::<O::Raw>::zeroed();
+        std::ptr::copy_nonoverlapping(args.cast::<u8>(), raw.as_mut_ptr().cast(), head.struct_size as usize);
+        // `RawArgs` promises that zeroed bytes are valid.
+        body(&raw.assume_init())
     }
 }
 
-/// Registers a function as the implementation of an op.
+/// The head of an argument struct.
+fn head<O: Op>(raw: &O::Raw) -> &DiOpHeader {
+    // SAFETY: `RawArgs` promises that the struct begins with it.
+    unsafe { &*(&raw const *raw).cast() }
+}
+
+/// # Safety
+/// `backend` is the one of the entry reply, `device` one of its devices; `proto` points to an argument struct of `K::Op`,
+/// `struct_size` bytes of it, valid as [`Op::proto`] wants; `out.struct_size` bytes of `out` are writable.
+unsafe extern "C" fn supports<K: Kernel>(
+    backend: *mut DiBackend,
+    device: *mut DiDevice,
+    proto: *const DiOpHeader,
+    out: *mut DiSupport,
+) -> *mut DiError {
+    let name = <K::Op as Op>::INFO.name;
+    // SAFETY: the contract of this function.
+    unsafe {
+        let state = State::of(backend);
+        let outcome = state.containment.run(name, || {
+            let (support, required) = with_raw::<K::Op, _>(proto, |raw| {
+                let required = required(head::<K::Op>(raw).flags);
+                let cx = PlanCx { state, device, required };
+                let proto = K::Op::proto(raw)?;
+                Ok((K::SUPPORTS.map_or(Support::Yes, |supports| supports(&cx, &proto)), required))
+            })?;
+            let flags = match support {
+                Support::YesWith(flags) => K::FLAGS | flags,
+                _ => K::FLAGS,
+            };
+            let refusal = match support {
+                Support::No(reason) => Some(reason),
+                _ => lacking(K::IMPL_NAME, required, flags).map(Into::into),
+            };
+            let verdict = if refusal.is_some() { DI_SUPPORT_NO } else { DI_SUPPORT_YES };
+            let full = DiSupport {
+                struct_size: size_of::<DiSupport>() as u32,
+                verdict,
+                determinism: flags & USUAL,
+                contract_id: 0,
+                reason: di_str(refusal.map_or("", intern)),
+                want_layout: [0; 8],
+            };
+            write_prefix(full, out);
+            Ok(())
+        });
+        state.containment.to_raw(name, outcome)
+    }
+}
+
+/// # Safety
+/// As [`supports`]; `out` is writable, and so are `info.struct_size` bytes of `info`.
+unsafe extern "C" fn plan<K: Kernel>(
+    backend: *mut DiBackend,
+    device: *mut DiDevice,
+    proto: *const DiOpHeader,
+    out: *mut *mut DiPlan,
+    info: *mut DiPlanInfo,
+) -> *mut DiError {
+    let name = <K::Op as Op>::INFO.name;
+    // SAFETY: the contract of this function.
+    unsafe {
+        let state = State::of(backend);
+        let outcome = state.containment.run(name, || {
+            let made = with_raw::<K::Op, _>(proto, |raw| {
+                let make = K::PLAN.ok_or_else(|| Fault::unsupported(format!("{} has no plans", K::IMPL_NAME)))?;
+                let required = required(head::<K::Op>(raw).flags);
+                let plan = make(&PlanCx { state, device, required }, &K::Op::proto(raw)?)?;
+                let (info, object) = plan.split(K::FLAGS);
+                match lacking(K::IMPL_NAME, required, object.flags) {
+                    Some(reason) => Err(Fault::unsupported(reason)),
+                    None => Ok((info, object)),
+                }
+            });
+            let (full, object) = made?;
+            write_prefix(full, info);
+            *out = boxed(object);
+            Ok(())
+        });
+        state.containment.to_raw(name, outcome)
+    }
+}
+
+/// # Safety
+/// `plan` is null or came from [`plan`] of the same kernel; no work that uses it is pending.
+unsafe extern "C" fn plan_destroy<K: Kernel>(_: *mut DiBackend, plan: *mut DiPlan) {
+    // SAFETY: the contract of this function.
+    unsafe { unbox::<PlanObject<K::Plan>>(plan) }
+}
+
+/// # Safety
+/// `backend` is the one of the entry reply; `plan` is null or came from [`plan`] of this kernel and is alive until the
+/// work is done; `args` points to the argument struct of `K::Op`, `struct_size` bytes of it, valid as [`Op::view`] wants
+/// until the work is done.
+unsafe extern "C" fn run<K: Kernel>(
+    backend: *mut DiBackend,
+    plan: *mut DiPlan,
+    stream: *mut DiStream,
+    args: *const DiOpHeader,
+) -> *mut DiError {
+    let name = <K::Op as Op>::INFO.name;
+    // SAFETY: the contract of this function.
+    unsafe {
+        let state = State::of(backend);
+        let outcome = state.containment.run(name, || {
+            with_raw::<K::Op, _>(args, |raw| match state.queue(stream)? {
+                None => run_now::<K>(state, plan, stream, raw),
+                Some(queue) => run_later::<K>(state, queue, plan, stream, raw),
+            })
+        });
+        state.containment.to_raw(name, outcome)
+    }
+}
+
+/// The plan and workspace of a call.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn planned<'a, K: Kernel>(plan: *mut DiPlan, head: &DiOpHeader) -> Result<Option<Planned<'a, K::Plan>>, Fault> {
+    let (flags, planned) = if K::PLAN.is_some() {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let object = object::<PlanObject<K::Plan>>(plan, "plan")?;
+            (object.flags, Some(object.with_workspace(head)?))
+        }
+    } else {
+        (K::FLAGS, None)
+    };
+    match required(head.flags) & !flags {
+        0 => Ok(planned),
+        missing => Err(Fault::unsupported(lacking(K::IMPL_NAME, missing, flags).unwrap_or_default())),
+    }
+}
+
+/// # Safety
+/// As [`run`].
+unsafe fn run_now<K: Kernel>(
+    state: &'static State,
+    plan: *mut DiPlan,
+    stream: *mut DiStream,
+    raw: &<K::Op as Op>::Raw,
+) -> Result<(), Fault> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let planned = planned::<K>(plan, head::<K::Op>(raw))?;
+        K::run(&Cx { state, stream }, planned, K::Op::view(raw)?)
+    }
+}
+
+/// Checks the call now and runs it on the queue.
+///
+/// # Safety
+/// As [`run`].
+#[cold]
+unsafe fn run_later<K: Kernel>(
+    state: &'static State,
+    queue: &HostQueue,
+    plan: *mut DiPlan,
+    stream: *mut DiStream,
+    raw: &<K::Op as Op>::Raw,
+) -> Result<(), Fault> {
+    let info = <K::Op as Op>::INFO;
+    // SAFETY: the caller's contract, which holds until the work is done; the struct is whole.
+    let args = unsafe {
+        K::Op::view(raw)?;
+        planned::<K>(plan, head::<K::Op>(raw))?;
+        OwnedArgs::copy(head::<K::Op>(raw), info)?
+    };
+    let (plan, stream) = (plan.expose_provenance(), stream.expose_provenance());
+    queue.submit(info.name, move || {
+        state.containment.run(info.name, || {
+            let (plan, stream) =
+                (std::ptr::with_exposed_provenance_mut(plan), std::ptr::with_exposed_provenance_mut(stream));
+            // SAFETY: as above; a stream finishes its work before it is destroyed.
+            unsafe { run_now::<K>(state, plan, stream, &*args.head().cast()) }
+        })
+    });
+    Ok(())
+}
+
+/// Registers a function as an implementation of an op.
 ///
 /// `kernel!(RmsNorm, rms_norm)` takes `fn rms_norm(&Cx, RmsNormArgs) -> Result<(), Fault>`; the op's type comes from
-/// [`generated`](crate::generated).
+/// [`generated`](crate::generated). In this order it may be followed by
+///
+/// - `impl_name = "tiled"`, for a second implementation of the op;
+/// - `priority = 10`: the largest is tried first;
+/// - `flags = DI_PF_DETERMINISTIC`: what holds for every call, instead of `DI_PF_DETERMINISTIC |
+///   DI_PF_BATCH_INVARIANT`. A call that requires more is declined before it runs;
+/// - `supports = fits`: `fn fits(&PlanCx, &RmsNormProto) -> Support` says whether it takes a call;
+/// - `plan = tiles -> Tiles`: `fn tiles(&PlanCx, &RmsNormProto) -> Result<Plan<Tiles>, Fault>` decides once for all calls
+///   of the same shapes. The kernel is then `fn rms_norm(&Cx, &Tiles, Workspace, RmsNormArgs) -> Result<(), Fault>`.
+///
+/// `kernel!(vendor Scale, ..)` is the same for an op of [`vendor_op!`](crate::vendor_op).
+///
+/// ```
+/// use deepinfer_plugin_api::generated::{Rstd, RstdArgs, RstdProto};
+/// use deepinfer_plugin_api::sdk::{Cx, Fault, Plan, PlanCx, Support, Workspace};
+///
+/// struct Squares;
+///
+/// fn fits(_: &PlanCx<'_>, a: &RstdProto<'_>) -> Support {
+///     if a.dims.n.is_multiple_of(8) { Support::Yes } else { Support::no("rows that are no multiple of 8") }
+/// }
+///
+/// fn plan(_: &PlanCx<'_>, a: &RstdProto<'_>) -> Result<Plan<Squares>, Fault> {
+///     Ok(Plan::new(Squares).workspace(4 * a.dims.n as u64, 64))
+/// }
+///
+/// fn rstd(_: &Cx<'_>, _: &Squares, mut scratch: Workspace<'_>, _: RstdArgs<'_>) -> Result<(), Fault> {
+///     scratch.bytes_mut().fill(0);
+///     Err(Fault::unsupported("this is an example"))
+/// }
+///
+/// deepinfer_plugin_api::kernel!(Rstd, rstd, impl_name = "wide", priority = 5, supports = fits, plan = plan -> Squares);
+/// ```
 #[macro_export]
 macro_rules! kernel {
-    ($op:ident, $function:path) => {
+    (vendor $op:path, $($rest:tt)*) => {
+        $crate::kernel!(@of ($op) $($rest)*);
+    };
+    ($op:ident, $($rest:tt)*) => {
+        $crate::kernel!(@of ($crate::generated::$op) $($rest)*);
+    };
+    (@of ($op:path) $function:path
+        $(, impl_name = $name:expr)? $(, priority = $priority:expr)? $(, flags = $flags:expr)?
+        $(, supports = $supports:path)? $(,)?
+    ) => {
         const _: () = {
             struct Registered;
             impl $crate::sdk::Kernel for Registered {
-                type Op = $crate::generated::$op;
+                type Op = $op;
+                type Plan = ();
+                $(const IMPL_NAME: &'static str = $name;)?
+                $(const PRIORITY: i32 = $priority;)?
+                $(const FLAGS: u32 = $flags;)?
+                $(const SUPPORTS: ::std::option::Option<$crate::sdk::SupportsFn<$op>> =
+                    ::std::option::Option::Some($supports);)?
                 fn run(
                     cx: &$crate::sdk::Cx<'_>,
+                    _: ::std::option::Option<$crate::sdk::Planned<'_, ()>>,
                     args: <Self::Op as $crate::Op>::Args<'_>,
                 ) -> ::std::result::Result<(), $crate::sdk::Fault> {
                     $function(cx, args)
                 }
             }
-            $crate::inventory::submit! { $crate::sdk::KernelEntry::of::<Registered>("default") }
+            $crate::inventory::submit! { $crate::sdk::KernelEntry::of::<Registered>() }
+        };
+    };
+    (@of ($op:path) $function:path
+        $(, impl_name = $name:expr)? $(, priority = $priority:expr)? $(, flags = $flags:expr)?
+        $(, supports = $supports:path)?, plan = $plan:ident -> $state:ty $(,)?
+    ) => {
+        const _: () = {
+            struct Registered;
+            impl $crate::sdk::Kernel for Registered {
+                type Op = $op;
+                type Plan = $state;
+                $(const IMPL_NAME: &'static str = $name;)?
+                $(const PRIORITY: i32 = $priority;)?
+                $(const FLAGS: u32 = $flags;)?
+                $(const SUPPORTS: ::std::option::Option<$crate::sdk::SupportsFn<$op>> =
+                    ::std::option::Option::Some($supports);)?
+                const PLAN: ::std::option::Option<$crate::sdk::PlanFn<$op, $state>> =
+                    ::std::option::Option::Some($plan);
+                fn run(
+                    cx: &$crate::sdk::Cx<'_>,
+                    planned: ::std::option::Option<$crate::sdk::Planned<'_, $state>>,
+                    args: <Self::Op as $crate::Op>::Args<'_>,
+                ) -> ::std::result::Result<(), $crate::sdk::Fault> {
+                    let planned = planned.expect("a kernel with a plan is called with one");
+                    $function(cx, planned.plan, planned.workspace, args)
+                }
+            }
+            $crate::inventory::submit! { $crate::sdk::KernelEntry::of::<Registered>() }
         };
     };
 }

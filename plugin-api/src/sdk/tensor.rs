@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod desc;
 mod meta;
 mod rows;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use crate::check::{ArgError, Shaped, ShapedList};
 use crate::format::Format;
 use crate::sdk::Fault;
 
+pub use self::desc::{Desc, DescList};
 use self::meta::Meta;
 use self::rows::split_rows;
 pub use self::rows::{FloatRowMut, FloatRows, Rows};
@@ -165,14 +167,8 @@ impl<'a> InList<'a> {
     /// # Safety
     /// `raw.ptr` holds `raw.len` tensors, each as [`In::new`] wants it.
     pub unsafe fn new(op: &'static str, arg: &'static str, raw: &'a DiTensorList) -> Result<Self, ArgError> {
-        let len = usize::try_from(raw.len).unwrap_or(usize::MAX);
-        if len > 0 && raw.ptr.is_null() {
-            return Err(ArgError { op, arg: arg.to_owned(), problem: format!("lists {len} tensors at no address") });
-        }
-        let tensors = (0..len)
-            // SAFETY: `index` is below the length that the caller vouched for; then the same contract.
-            .map(|index| unsafe { In::new(op, arg, &*raw.ptr.add(index)) })
-            .collect::<Result<_, _>>()?;
+        // SAFETY: the same contract.
+        let tensors = unsafe { list(op, arg, raw, |tensor| In::new(op, arg, tensor)) }?;
         Ok(Self { tensors })
     }
 
@@ -182,12 +178,32 @@ impl<'a> InList<'a> {
     }
 }
 
-impl ShapedList for InList<'_> {
+/// Wraps each tensor of a list.
+///
+/// # Safety
+/// `raw.ptr` holds `raw.len` tensors that live for `'a`.
+unsafe fn list<'a, T>(
+    op: &'static str,
+    arg: &'static str,
+    raw: &'a DiTensorList,
+    wrap: impl Fn(&'a DiTensor) -> Result<T, ArgError>,
+) -> Result<Vec<T>, ArgError> {
+    let len = usize::try_from(raw.len).unwrap_or(usize::MAX);
+    if len > 0 && raw.ptr.is_null() {
+        return Err(ArgError { op, arg: arg.to_owned(), problem: format!("lists {len} tensors at no address") });
+    }
+    // SAFETY: `index` is below the length that the caller vouched for.
+    (0..len).map(|index| wrap(unsafe { &*raw.ptr.add(index) })).collect()
+}
+
+impl<'a> ShapedList for InList<'a> {
+    type Item = In<'a>;
+
     fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    fn get(&self, index: usize) -> &dyn Shaped {
+    fn get(&self, index: usize) -> &In<'a> {
         &self.tensors[index]
     }
 }

@@ -22,9 +22,22 @@ pub(super) struct Meta<'a> {
 }
 
 impl<'a> Meta<'a> {
+    /// A tensor whose memory may be touched.
+    ///
     /// # Safety
-    /// As for [`In::new`].
+    /// As for [`In::new`](super::In::new).
     pub(super) unsafe fn new(op: &'static str, arg: &'static str, raw: &'a DiTensor) -> Result<Self, ArgError> {
+        // SAFETY: the same contract.
+        let meta = unsafe { Self::describe(op, arg, raw)? };
+        meta.check_memory()?;
+        Ok(meta)
+    }
+
+    /// A tensor that may have no memory.
+    ///
+    /// # Safety
+    /// As for [`Desc::new`](super::Desc::new).
+    pub(super) unsafe fn describe(op: &'static str, arg: &'static str, raw: &'a DiTensor) -> Result<Self, ArgError> {
         let error = |problem: String| ArgError { op, arg: arg.to_owned(), problem };
         let rank = usize::try_from(raw.ndim).ok().filter(|rank| *rank <= MAX_RANK);
         let Some(rank) = rank else {
@@ -60,9 +73,7 @@ impl<'a> Meta<'a> {
             0 => Format::from_parts(raw.code, raw.bits, scale),
             _ => None,
         };
-        let meta = Meta { op, arg, raw, shape, strides, format };
-        meta.check_extent()?;
-        Ok(meta)
+        Ok(Meta { op, arg, raw, shape, strides, format })
     }
 
     pub(super) fn error(&self, problem: String) -> ArgError {
@@ -78,10 +89,10 @@ impl<'a> Meta<'a> {
         self.shape.iter().map(|&e| usize::try_from(e).unwrap_or(0)).product()
     }
 
-    /// Every element lies within `nbytes`, and the last dimension is contiguous.
-    fn check_extent(&self) -> Result<(), ArgError> {
+    /// Bytes from the first element to the end of the last one; the last dimension must be contiguous.
+    pub(super) fn reach(&self) -> Result<u128, ArgError> {
         if self.elements() == 0 {
-            return Ok(());
+            return Ok(0);
         }
         let mut last = 0_i64;
         for (dim, (&extent, &stride)) in self.shape.iter().zip(self.strides).enumerate() {
@@ -91,14 +102,19 @@ impl<'a> Meta<'a> {
             let reach = (extent - 1).checked_mul(stride).and_then(|r| last.checked_add(r));
             last = reach.ok_or_else(|| self.error(format!("reaches beyond 2^63 with strides {:?}", self.strides)))?;
         }
-        let needed = ((last as u128 + 1) * u128::from(self.raw.bits)).div_ceil(8);
+        Ok(((last as u128 + 1) * u128::from(self.raw.bits)).div_ceil(8))
+    }
+
+    /// Every element lies within `nbytes`, and there is memory if there are elements.
+    fn check_memory(&self) -> Result<(), ArgError> {
+        let needed = self.reach()?;
         if needed > u128::from(self.raw.nbytes) {
             return Err(self.error(format!(
                 "needs {needed} bytes for shape {:?} and strides {:?}, but has {}",
                 self.shape, self.strides, self.raw.nbytes
             )));
         }
-        if self.raw.data.is_null() {
+        if needed > 0 && self.raw.data.is_null() {
             return Err(self.error("has no memory".to_owned()));
         }
         Ok(())

@@ -57,7 +57,7 @@ impl<'a, T: Element> Rows<'a, T> {
         if self.layout.columns == 0 {
             return &[];
         }
-        // SAFETY: `Meta::check_extent` bounded every row by `nbytes`, which the maker of the view vouched for.
+        // SAFETY: `Meta::check_memory` bounded every row by `nbytes`, which the maker of the view vouched for.
         unsafe { std::slice::from_raw_parts(self.base.add(offset), self.layout.columns) }
     }
 }
@@ -141,7 +141,7 @@ pub(super) fn split_rows<'s, T: Element>(meta: &Meta<'_>, per_element: usize) ->
             if layout.columns == 0 {
                 return &mut [][..];
             }
-            // SAFETY: within `nbytes` by `Meta::check_extent`; rows are disjoint; the callers take `&mut self`, so that
+            // SAFETY: within `nbytes` by `Meta::check_memory`; rows are disjoint; the callers take `&mut self`, so that
             // the rows are the only live view, and bound `'s` to that borrow.
             unsafe { std::slice::from_raw_parts_mut(base.add(offset), layout.columns) }
         })

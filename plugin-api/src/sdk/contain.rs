@@ -1,0 +1,116 @@
+//! Where panics end: nothing may unwind across the boundary.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::abi::DiError;
+use crate::sdk::{Fault, FaultCode};
+
+/// Runs what a plugin does for its caller and turns panics into faults. After a panic the plugin's state is unknown:
+/// it is *poisoned*, and everything but waiting is refused.
+pub struct Containment {
+    name: &'static str,
+    poisoned: AtomicBool,
+}
+
+impl Containment {
+    /// For the plugin of this name.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, poisoned: AtomicBool::new(false) }
+    }
+
+    /// Name of the plugin.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether there was a panic.
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Relaxed)
+    }
+
+    /// Runs `body`, which is the function or op `what` of the boundary.
+    ///
+    /// # Errors
+    /// The fault of the body; [`FaultCode::Panic`] when it panics, and from then on.
+    pub fn run<T>(&self, what: &str, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        self.refuse_poisoned()?;
+        self.catch(what, body)
+    }
+
+    /// As [`Containment::run`], for a function that waits: after a panic, too, there may be work to wait for, whose
+    /// memory the caller is about to free.
+    ///
+    /// # Errors
+    /// As [`Containment::run`].
+    pub fn wait(&self, what: &str, body: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
+        self.catch(what, body).and_then(|()| self.refuse_poisoned())
+    }
+
+    /// An outcome of [`Containment::run`] as the boundary wants it: null, or an error whose origin is `name/what`.
+    pub fn to_raw(&self, what: &str, outcome: Result<(), Fault>) -> *mut DiError {
+        match outcome {
+            Ok(()) => std::ptr::null_mut(),
+            Err(fault) => fault.or_origin(what).into_raw(self.name),
+        }
+    }
+
+    fn refuse_poisoned(&self) -> Result<(), Fault> {
+        if !self.is_poisoned() {
+            return Ok(());
+        }
+        let name = self.name;
+        Err(Fault::new(FaultCode::Panic, format!("{name} is unusable after a panic; restart the process")))
+    }
+
+    fn catch<T>(&self, what: &str, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
+            Err(Fault::new(FaultCode::Panic, format!("panic in {what}: {}", panic_text(&*payload))))
+        });
+        // One that was caught on another thread arrives as a fault.
+        if matches!(&result, Err(fault) if fault.code == FaultCode::Panic) {
+            self.poisoned.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+/// Text of a caught panic.
+pub fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
+    payload
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_panic_only_waiting_is_left() {
+        let containment = Containment::new("npu");
+        assert_eq!(containment.run("gather", || Ok(3)).unwrap(), 3);
+        assert_eq!(containment.run::<()>("gather", || Err(Fault::invalid("index"))).unwrap_err().message, "index");
+        assert!(!containment.is_poisoned());
+        let fault = containment.run::<()>("gather", || panic!("row {}", 7)).unwrap_err();
+        assert_eq!((fault.code, fault.message.as_str()), (FaultCode::Panic, "panic in gather: row 7"));
+        let refusal = "npu is unusable after a panic; restart the process";
+        assert_eq!(containment.run("rope", || Ok(())).unwrap_err().message, refusal);
+        let mut waited = false;
+        let fault = containment.wait("stream_sync", || {
+            waited = true;
+            Ok(())
+        });
+        assert_eq!((waited, fault.unwrap_err().message.as_str()), (true, refusal));
+    }
+
+    #[test]
+    fn a_panic_of_another_thread_poisons_when_it_is_reported() {
+        let containment = Containment::new("npu");
+        let fault = containment.wait("stream_sync", || Err(Fault::new(FaultCode::Panic, "panic in gather: x")));
+        assert_eq!(fault.unwrap_err().message, "panic in gather: x");
+        assert!(containment.is_poisoned());
+    }
+}
