@@ -9,7 +9,9 @@ use std::process::Command;
 use c_plugin::plugin;
 use deepinfer_ops::args::RmsNorm;
 use deepinfer_ops::{Device, Dispatch, Format, Tensor};
-use deepinfer_runtime::{BackendState, Runtime, SearchPath, SelectError, Selection};
+use deepinfer_runtime::{
+    BackendDetails, BackendReport, BackendState, Candidate, Runtime, SearchPath, SelectError, Selection,
+};
 use tempfile::TempDir;
 
 /// A folder with a backend, a second one without device, a file of text, and a file that is no plugin by its name.
@@ -29,6 +31,13 @@ fn runtime(folder: &Path) -> Runtime {
 
 fn select(runtime: &Runtime, text: &str) -> Result<(String, u32), SelectError> {
     runtime.select(&Selection::parse(text)?).map(|(backend, device)| (backend.name().to_owned(), device))
+}
+
+fn details(report: &BackendReport) -> &BackendDetails {
+    match &report.state {
+        BackendState::Loaded(details) => details,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn assert_contains(text: &str, parts: &[&str]) {
@@ -116,14 +125,15 @@ fn options_reach_the_plugin_that_is_named_and_no_other() {
 fn options_that_a_backend_refuses_are_one_sentence() {
     // In this process the backend runs already, with the options of other tests; so this asks a copy of the file.
     let runtime = Runtime::new(SearchPath::from_environment());
-    let is_reference = |path: &PathBuf| path.ends_with("libdeepinfer_cpu_reference.so");
-    let built = runtime.search().candidates().into_iter().find(is_reference).unwrap();
+    let candidates = runtime.search().candidates();
+    let built = candidates.iter().map(Candidate::path);
+    let built = built.into_iter().find(|path| path.ends_with("libdeepinfer_cpu_reference.so")).unwrap();
     for (options, reason) in [
         ("threads=0", "threads is \"0\", but must be a number from 1 to 1024"),
-        ("x=y", "option \"x=y\" is unknown; there is threads=N"),
+        ("x=y", "option \"x=y\" is unknown; there are threads=N and async=SEED"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::copy(&built, folder.path().join("libdeepinfer_cpu_reference.so")).unwrap();
+        std::fs::copy(built, folder.path().join("libdeepinfer_cpu_reference.so")).unwrap();
         std::fs::write(folder.path().join("libdeepinfer_broken.so"), "text\n").unwrap();
         let error = select(&self::runtime(folder.path()), &format!("cpu?{options}")).unwrap_err();
         assert!(matches!(error, SelectError::Refused { .. }), "{error:?}");
@@ -144,7 +154,7 @@ fn absurd_counts_of_devices_are_not_believed() {
     let sentence = "the plugin reports 4294967295 devices, but at most 4096 are believed";
     assert_contains(&select(&runtime, "c-many").unwrap_err().to_string(), &[file, "c-many has no device", sentence]);
     let report = runtime.report(&Selection::default());
-    let BackendState::Loaded { no_device, devices, .. } = &report[0].state else { panic!("{report:?}") };
+    let BackendDetails { no_device, devices, .. } = details(&report[0]);
     assert_eq!((no_device.as_deref(), devices.len()), (Some(sentence), 0));
 }
 
@@ -189,17 +199,15 @@ fn auto_and_open_want_every_op_of_the_model() {
 fn the_report_describes_good_and_bad_candidates() {
     let Some(folder) = folder("c-reported") else { return };
     let report = runtime(folder.path()).report(&Selection::default());
-    let of = |file: &str| &report.iter().find(|r| r.path.ends_with(file)).unwrap().state;
+    let of = |file: &str| report.iter().find(|r| r.path.ends_with(file)).unwrap();
     assert_eq!(report.len(), 3);
-    let BackendState::Loaded { name, devices, ops, missing_ops, .. } = of("libdeepinfer_c_reported.so") else {
-        panic!("{report:?}")
-    };
-    assert_eq!((name.as_str(), devices.len(), devices[1].name.as_str()), ("c-reported", 2, "host memory"));
+    let BackendDetails { name, devices, ops, missing_ops, profiles, .. } = details(of("libdeepinfer_c_reported.so"));
+    assert_eq!((name.as_str(), devices.len(), devices[1].info.name.as_str()), ("c-reported", 2, "host memory"));
+    assert_eq!((profiles[0].name.as_str(), &profiles[0].missing), ("v41-text", missing_ops));
     assert!(ops.iter().any(|op| (op.name.as_str(), op.implementation.as_str()) == ("rstd", "short")));
     assert!(missing_ops.contains(&"linear".to_owned()) && !missing_ops.contains(&"gather".to_owned()));
-    let BackendState::Loaded { no_device, .. } = of("libdeepinfer_dark.so") else { panic!("{report:?}") };
-    assert_eq!(no_device.as_deref(), Some("the cable is not plugged in"));
-    assert!(matches!(of("libdeepinfer_broken.so"), BackendState::Refused { .. }));
+    assert_eq!(details(of("libdeepinfer_dark.so")).no_device.as_deref(), Some("the cable is not plugged in"));
+    assert!(matches!(of("libdeepinfer_broken.so").state, BackendState::Refused { .. }));
 
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json[0]["state"], "refused");
@@ -213,7 +221,7 @@ fn plugins_of_the_variable_come_first_and_those_beside_the_executable_follow() {
     const CHILD: &str = "DEEPINFER_TEST_LIST_CANDIDATES";
     if std::env::var_os(CHILD).is_some() {
         for path in SearchPath::from_environment().candidates() {
-            println!("candidate {}", path.display());
+            println!("candidate {}", path.path().display());
         }
         return;
     }

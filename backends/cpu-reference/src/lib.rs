@@ -8,7 +8,7 @@
 //! - `float`: F32 and BF16 as a type parameter; `scalar`: the sigmoid and its kin in F64; `exp`: the exponential of
 //!   attention.
 //! - `arguments`, `requests`: checks that shapes cannot make.
-//! - `cpu`, `memory`: the device.
+//! - `cpu`, `stream`, `memory`: the device.
 //!
 //! What every kernel promises:
 //! - Sums are taken in F64, in an order that the length alone decides. A product of two F32 values is exact in F64, so
@@ -36,11 +36,13 @@ mod random;
 mod requests;
 mod scalar;
 mod simd;
+mod stream;
 mod sum;
 #[cfg(test)]
 mod testing;
 mod weights;
 
 pub use cpu::{Cpu, CpuReference};
+pub use stream::Stream;
 
 deepinfer_plugin_api::export_backend!(CpuReference, profile = "v41-text");

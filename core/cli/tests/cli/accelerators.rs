@@ -119,7 +119,7 @@ fn options_that_the_backend_does_not_take_are_one_sentence() {
     for (accelerator, reason) in [
         ("cpu?threads=0", "threads is \"0\", but must be a number from 1 to 1024"),
         ("cpu?threads=1025", "threads is \"1025\", but must be a number from 1 to 1024"),
-        ("cpu-reference?x=y", "option \"x=y\" is unknown; there is threads=N"),
+        ("cpu-reference?x=y", "option \"x=y\" is unknown; there are threads=N and async=SEED"),
     ] {
         let run = deepinfer(&["generate", "x", "--accelerator", accelerator]);
         run.refused(&["the accelerator backend \"cpu", "cannot be used: ", reason]);
