@@ -14,6 +14,8 @@ pub trait Shaped {
 
 /// A list of tensors.
 pub trait ShapedList {
+    /// A tensor of the list.
+    type Item: Shaped;
     /// Number of tensors.
     fn len(&self) -> usize;
     /// Whether there are none.
@@ -24,7 +26,7 @@ pub trait ShapedList {
     ///
     /// # Panics
     /// If `index` is not below [`ShapedList::len`].
-    fn get(&self, index: usize) -> &dyn Shaped;
+    fn get(&self, index: usize) -> &Self::Item;
     /// An extent of one tensor, or 0 when the list is shorter.
     fn extent(&self, index: usize, dim: usize) -> i64 {
         if index < self.len() { self.get(index).shape()[dim] } else { 0 }
@@ -50,138 +52,165 @@ impl fmt::Display for ArgError {
 
 impl std::error::Error for ArgError {}
 
-/// Collects the checks of one call; used by generated code.
+/// Collects the checks of one call; used by generated code. They are on the path of every call, on both sides of the
+/// boundary: each is a few comparisons that are inlined, and what composes a sentence stands apart.
 pub(crate) struct Checker {
     op: &'static str,
 }
 
 impl Checker {
-    pub(crate) fn new(op: &&'static str) -> Self {
+    pub(crate) const fn new(op: &'static str) -> Self {
         Self { op }
     }
 
-    pub(crate) fn tensor(&self, name: &str, tensor: &dyn Shaped, rank: usize, formats: u32) -> Result<(), ArgError> {
+    #[inline]
+    pub(crate) fn tensor(
+        &self,
+        name: &'static str,
+        tensor: &impl Shaped,
+        rank: usize,
+        formats: u32,
+    ) -> Result<(), ArgError> {
         let shape = tensor.shape();
-        if shape.len() != rank {
-            return Err(self.error(name, format!("has shape {shape:?}, but {rank} dimensions are needed")));
-        }
-        if shape.iter().any(|&extent| extent < 0) {
-            return Err(self.error(name, format!("has a negative extent in {shape:?}")));
-        }
-        match tensor.format() {
-            Some(format) if format.mask() & formats != 0 => Ok(()),
-            found => {
-                let found = found.map_or("an unknown format".to_owned(), |f| f.to_string());
-                let accepted: Vec<&str> =
-                    Format::ALL.iter().filter(|f| f.mask() & formats != 0).map(|f| f.name()).collect();
-                Err(self.error(name, format!("is {found}, but must be {}", accepted.join(" or "))))
-            }
-        }
+        let format = tensor.format();
+        // One branch for all of it: the sign of the union is that of any negative extent.
+        let is_good = shape.len() == rank
+            && shape.iter().fold(0, |union, &extent| union | extent) >= 0
+            && format.is_some_and(|format| format.mask() & formats != 0);
+        if is_good { Ok(()) } else { Err(self.wrong_tensor(name, shape, format, rank, formats)) }
     }
 
+    #[inline]
     pub(crate) fn optional_tensor(
         &self,
-        name: &str,
-        tensor: Option<&dyn Shaped>,
+        name: &'static str,
+        tensor: Option<&impl Shaped>,
         rank: usize,
         formats: u32,
     ) -> Result<(), ArgError> {
         tensor.map_or(Ok(()), |t| self.tensor(name, t, rank, formats))
     }
 
+    #[inline]
     pub(crate) fn tensor_list(
         &self,
-        name: &str,
-        list: &dyn ShapedList,
+        name: &'static str,
+        list: &impl ShapedList,
         rank: usize,
         formats: u32,
     ) -> Result<(), ArgError> {
-        // The indexed name is made only when a check fails: lists are long and the check is on every call.
         (0..list.len()).try_for_each(|i| {
             self.tensor(name, list.get(i), rank, formats).map_err(|e| ArgError { arg: format_index(name, i), ..e })
         })
     }
 
+    #[inline]
     pub(crate) fn extent(
         &self,
-        name: &str,
-        tensor: &dyn Shaped,
+        name: &'static str,
+        tensor: &impl Shaped,
         dim: usize,
         wanted: i64,
-        expr: &str,
+        expr: &'static str,
     ) -> Result<(), ArgError> {
         let shape = tensor.shape();
-        if shape[dim] == wanted {
-            return Ok(());
-        }
-        Err(self.error(name, format!("has shape {shape:?}, but dimension {dim} must be {expr} = {wanted}")))
+        if shape[dim] == wanted { Ok(()) } else { Err(self.wrong_extent(name, shape, dim, wanted, expr)) }
     }
 
+    #[inline]
     pub(crate) fn optional_extent(
         &self,
-        name: &str,
-        tensor: Option<&dyn Shaped>,
+        name: &'static str,
+        tensor: Option<&impl Shaped>,
         dim: usize,
         wanted: i64,
-        expr: &str,
+        expr: &'static str,
     ) -> Result<(), ArgError> {
         tensor.map_or(Ok(()), |t| self.extent(name, t, dim, wanted, expr))
     }
 
+    #[inline]
     pub(crate) fn list_extent(
         &self,
-        name: &str,
-        list: &dyn ShapedList,
+        name: &'static str,
+        list: &impl ShapedList,
         dim: usize,
         wanted: i64,
-        expr: &str,
+        expr: &'static str,
     ) -> Result<(), ArgError> {
         (0..list.len()).try_for_each(|i| {
             self.extent(name, list.get(i), dim, wanted, expr).map_err(|e| ArgError { arg: format_index(name, i), ..e })
         })
     }
 
+    #[inline]
     pub(crate) fn like(
         &self,
-        name: &str,
-        tensor: &dyn Shaped,
-        other_name: &str,
-        other: &dyn Shaped,
+        name: &'static str,
+        tensor: &impl Shaped,
+        other_name: &'static str,
+        other: &impl Shaped,
     ) -> Result<(), ArgError> {
         let (found, wanted) = (tensor.format(), other.format());
-        if found == wanted {
-            return Ok(());
-        }
-        let text = |f: Option<Format>| f.map_or("an unknown format", Format::name);
-        Err(self.error(name, format!("is {}, but must be {} as {other_name}", text(found), text(wanted))))
+        if found == wanted { Ok(()) } else { Err(self.unlike(name, found, other_name, wanted)) }
     }
 
+    #[inline]
     pub(crate) fn optional_like(
         &self,
-        name: &str,
-        tensor: Option<&dyn Shaped>,
-        other_name: &str,
-        other: &dyn Shaped,
+        name: &'static str,
+        tensor: Option<&impl Shaped>,
+        other_name: &'static str,
+        other: &impl Shaped,
     ) -> Result<(), ArgError> {
         tensor.map_or(Ok(()), |t| self.like(name, t, other_name, other))
     }
 
     #[cold]
+    #[inline(never)]
+    fn wrong_tensor(&self, name: &str, shape: &[i64], format: Option<Format>, rank: usize, formats: u32) -> ArgError {
+        if shape.len() != rank {
+            return self.error(name, format!("has shape {shape:?}, but {rank} dimensions are needed"));
+        }
+        if shape.iter().any(|&extent| extent < 0) {
+            return self.error(name, format!("has a negative extent in {shape:?}"));
+        }
+        let found = format.map_or("an unknown format", Format::name);
+        let accepted: Vec<&str> = Format::ALL.iter().filter(|f| f.mask() & formats != 0).map(|f| f.name()).collect();
+        self.error(name, format!("is {found}, but must be {}", accepted.join(" or ")))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wrong_extent(&self, name: &str, shape: &[i64], dim: usize, wanted: i64, expr: &str) -> ArgError {
+        self.error(name, format!("has shape {shape:?}, but dimension {dim} must be {expr} = {wanted}"))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unlike(&self, name: &str, found: Option<Format>, other_name: &str, wanted: Option<Format>) -> ArgError {
+        let text = |f: Option<Format>| f.map_or("an unknown format", Format::name);
+        self.error(name, format!("is {}, but must be {} as {other_name}", text(found), text(wanted)))
+    }
+
     fn error(&self, arg: &str, problem: String) -> ArgError {
         ArgError { op: self.op, arg: arg.to_owned(), problem }
     }
 }
 
+#[cold]
 fn format_index(name: &str, index: usize) -> String {
     format!("{name}[{index}]")
 }
 
 /// Extent of an optional tensor; 0 when it is absent.
-pub(crate) fn extent_or_zero(tensor: Option<&dyn Shaped>, dim: usize) -> i64 {
+#[inline]
+pub(crate) fn extent_or_zero(tensor: Option<&impl Shaped>, dim: usize) -> i64 {
     tensor.map_or(0, |t| t.shape()[dim])
 }
 
 /// Smallest integer >= a / b; 0 when b is 0.
+#[inline]
 pub(crate) fn ceil_div(a: i64, b: i64) -> i64 {
     if b <= 0 { 0 } else { (a + b - 1) / b }
 }

@@ -1,9 +1,12 @@
 //! From typed arguments to the C struct of a call.
+//!
+//! This is on the path of every op, so that nothing here allocates once it is warm, and the checks are inlined.
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 
 use deepinfer_plugin_api::abi::{DI_QO_MULTIPLY, DI_QS_BLOCK, DI_SL_ROW_MAJOR, DiOpHeader, DiQuant, DiTensor};
-use deepinfer_plugin_api::{ArgError, OpInfo, Shaped, ShapedList};
+use deepinfer_plugin_api::{ArgError, OpInfo, ShapedList};
 
 use crate::tensor::Tensor;
 
@@ -18,14 +21,67 @@ pub trait OpCall {
     /// Names the argument, what it has and what it needs.
     fn check(&self) -> Result<(), ArgError>;
 
-    /// Hands the C struct to `f`; it and all it points to live until `f` returns.
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader));
+    /// Checks the arguments, also that all of them lie at `place`, and hands the op's reflection row and the C struct to
+    /// `f`. The struct has room for `args_size` bytes; it and all it points to live until `f` returns, which may fill in
+    /// the flags and the workspace of its head.
+    ///
+    /// # Errors
+    /// As [`OpCall::check`], or an argument lies elsewhere; then `f` was not called.
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError>;
 
     /// Visits the tensor arguments that are present, with their names; a list visits each of its tensors.
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor));
 }
 
+/// A device as tensors name it. An op runs where all its arguments lie: an address of another device would be
+/// dereferenced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// `DI_DEVICE_*`.
+    pub device_type: i32,
+    /// Ordinal of the device.
+    pub device_id: i32,
+}
+
+impl Place {
+    /// Whether a tensor, and its scales if it has some, lie here.
+    #[inline]
+    pub fn has(self, tensor: &Tensor) -> bool {
+        let is_here = |t: &Tensor| (t.device_type == self.device_type) & (t.device_id == self.device_id);
+        is_here(tensor) && tensor.scale.as_deref().is_none_or(is_here)
+    }
+
+    /// The sentence about the first argument of a call that does not lie here.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refuse(self, call: &dyn OpCall) -> ArgError {
+        let mut found = None;
+        call.tensors(&mut |arg, tensor| {
+            if found.is_none() && !self.has(tensor) {
+                found = Some(self.misplaced(call.info().name, arg, tensor));
+            }
+        });
+        found.expect("an argument lies elsewhere")
+    }
+
+    /// The sentence about an argument that does not lie here.
+    #[cold]
+    pub fn misplaced(self, op: &'static str, arg: &str, tensor: &Tensor) -> ArgError {
+        let place = |t: &Tensor| Place { device_type: t.device_type, device_id: t.device_id };
+        let (what, at) = match &tensor.scale {
+            Some(scale) if place(tensor) == self => ("has its scales", place(scale)),
+            _ => ("lies", place(tensor)),
+        };
+        let problem = format!(
+            "{what} on device {} of type {}, but the op runs on device {} of type {}; copy it there first",
+            at.device_id, at.device_type, self.device_id, self.device_type
+        );
+        ArgError { op, arg: arg.to_owned(), problem }
+    }
+}
+
 /// The head of a call without workspace.
+#[inline]
 pub(crate) fn header(info: &OpInfo) -> DiOpHeader {
     DiOpHeader {
         struct_size: info.args_size as u32,
@@ -55,53 +111,85 @@ const ABSENT: DiTensor = DiTensor {
     nbytes: 0,
 };
 
-/// The records that a quantised `DiTensor` points to. It must not move between `link` and the end of the call.
-pub(crate) struct Linked {
-    scale: DiTensor,
-    quant: DiQuant,
-}
+/// The records that a quantised `DiTensor` points to: the scales and what they mean. It must not move between `link` and
+/// the end of the call. Plain tensors leave it empty.
+#[derive(Default)]
+pub(crate) struct Linked(Option<(DiTensor, DiQuant)>);
 
-impl Default for Linked {
-    fn default() -> Self {
+impl Linked {
+    #[inline]
+    pub(crate) fn link(&mut self, tensor: &Tensor) -> DiTensor {
+        let mut raw = descriptor(tensor);
+        if let Some(scale) = &tensor.scale {
+            raw.quant = self.record(tensor, scale);
+        }
+        raw
+    }
+
+    #[inline]
+    pub(crate) fn link_optional(&mut self, tensor: Option<&Tensor>) -> DiTensor {
+        tensor.map_or(ABSENT, |t| self.link(t))
+    }
+
+    fn record(&mut self, tensor: &Tensor, scale: &Tensor) -> *const DiQuant {
+        let mut block = [1; 4];
+        if let Some(info) = tensor.format.and_then(|f| f.scale()) {
+            block[tensor.rank - 2] = info.rows as i32;
+            block[tensor.rank - 1] = info.columns as i32;
+        }
         let quant = DiQuant {
             struct_size: size_of::<DiQuant>() as u32,
             scheme: DI_QS_BLOCK,
-            block: [1; 4],
+            block,
             scale_layout: DI_SL_ROW_MAJOR,
             scale_op: DI_QO_MULTIPLY,
             scale: std::ptr::null(),
             global_scale: std::ptr::null(),
             zero_point: std::ptr::null(),
         };
-        Self { scale: ABSENT, quant }
+        let (scale, quant) = self.0.insert((descriptor(scale), quant));
+        quant.scale = &raw const *scale;
+        &raw const *quant
     }
 }
 
-impl Linked {
-    pub(crate) fn link(&mut self, tensor: &Tensor) -> DiTensor {
-        let mut raw = descriptor(tensor);
-        if let (Some(scale), Some(info)) = (&tensor.scale, tensor.format.and_then(|f| f.scale())) {
-            self.scale = descriptor(scale);
-            let rank = tensor.rank;
-            self.quant.block[rank - 2] = info.rows as i32;
-            self.quant.block[rank - 1] = info.columns as i32;
-            self.quant.scale = &raw const self.scale;
-            raw.quant = &raw const self.quant;
-        }
-        raw
+/// Descriptors of a list, and what they point to. The vectors come from a pool of the thread, to which they return: a list
+/// of experts is long and passed in every layer.
+pub(crate) struct LinkedList {
+    tensors: Vec<DiTensor>,
+    linked: Vec<Linked>,
+}
+
+thread_local! {
+    static POOL: RefCell<Vec<LinkedVectors>> = const { RefCell::new(Vec::new()) };
+}
+
+type LinkedVectors = (Vec<DiTensor>, Vec<Linked>);
+
+impl LinkedList {
+    pub(crate) fn link(list: &[Tensor]) -> Self {
+        let (mut tensors, mut linked) = POOL.with_borrow_mut(Vec::pop).unwrap_or_default();
+        linked.clear();
+        linked.resize_with(list.len(), Linked::default);
+        tensors.clear();
+        tensors.extend(linked.iter_mut().zip(list).map(|(l, t)| l.link(t)));
+        Self { tensors, linked }
     }
 
-    pub(crate) fn link_optional(&mut self, tensor: Option<&Tensor>) -> DiTensor {
-        tensor.map_or(ABSENT, |t| self.link(t))
+    pub(crate) fn tensors(&self) -> &[DiTensor] {
+        &self.tensors
     }
 }
 
-/// Descriptors of a list; `linked` holds what they point to.
-pub(crate) fn link_list(linked: &mut Vec<Linked>, tensors: &[Tensor]) -> Vec<DiTensor> {
-    linked.resize_with(tensors.len(), Linked::default);
-    linked.iter_mut().zip(tensors).map(|(l, t)| l.link(t)).collect()
+impl Drop for LinkedList {
+    fn drop(&mut self) {
+        let vectors = (std::mem::take(&mut self.tensors), std::mem::take(&mut self.linked));
+        // A thread that ends has no pool any more.
+        let _ = POOL.try_with(|pool| pool.borrow_mut().push(vectors));
+    }
 }
 
+#[inline]
 fn descriptor(tensor: &Tensor) -> DiTensor {
     DiTensor {
         data: std::ptr::with_exposed_provenance_mut::<c_void>(tensor.address),
@@ -125,11 +213,13 @@ fn descriptor(tensor: &Tensor) -> DiTensor {
 pub(crate) struct TensorSlice<'a>(pub(crate) &'a [Tensor]);
 
 impl ShapedList for TensorSlice<'_> {
+    type Item = Tensor;
+
     fn len(&self) -> usize {
         self.0.len()
     }
 
-    fn get(&self, index: usize) -> &dyn Shaped {
+    fn get(&self, index: usize) -> &Tensor {
         &self.0[index]
     }
 }

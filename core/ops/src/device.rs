@@ -42,6 +42,13 @@ pub trait Device: Dispatch {
     /// The device reports a fault.
     fn fill(&self, tensor: &Tensor, byte: u8) -> Result<(), OpError>;
 
+    /// Copies all of `source`, with its scales, to `target`, in order with ops and without a wait. `source` may lie on
+    /// another device of the same backend, whose work on it must be over or be waited for by this stream.
+    ///
+    /// # Errors
+    /// The tensors differ in shape or format, have gaps, or lie elsewhere; the device reports a fault.
+    fn copy(&self, target: &Tensor, source: &Tensor) -> Result<(), OpError>;
+
     /// Free and total bytes of device memory.
     ///
     /// # Errors

@@ -18,6 +18,29 @@ pub enum OpError {
         /// Why.
         reason: String,
     },
+    /// The backend said that it runs every call like this, then refused one when it was run: a fault of the backend.
+    #[error(
+        "{backend}/{implementation} refuses a call of {op} that it {promise}: {reason}; say so in supports or plan, \
+         before the call is run"
+    )]
+    Dishonest {
+        /// Backend.
+        backend: String,
+        /// Op.
+        op: String,
+        /// Implementation of the op.
+        implementation: String,
+        /// How it said that it takes the call: "accepted in supports", ...
+        promise: &'static str,
+        /// Why it refused.
+        reason: String,
+    },
+    /// A step that cannot be part of a command list: do it before or after.
+    #[error("{step} is not possible while a command list is recorded; do it before the recording or after it")]
+    Recording {
+        /// What was asked for: "an upload", ...
+        step: &'static str,
+    },
     /// Memory ran out: ask for less.
     #[error("{bytes} bytes of device memory are not available: {reason}")]
     OutOfMemory {

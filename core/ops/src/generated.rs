@@ -2,9 +2,9 @@
 
 use deepinfer_plugin_api::abi::{DiOpHeader, DiTensorList};
 use deepinfer_plugin_api::generated as catalogue;
-use deepinfer_plugin_api::{ArgError, OpInfo, Shaped};
+use deepinfer_plugin_api::{ArgError, OpInfo};
 
-use crate::call::{Linked, OpCall, TensorSlice, header, link_list};
+use crate::call::{Linked, LinkedList, OpCall, Place, TensorSlice, header};
 use crate::tensor::Tensor;
 
 /// Rows of a table, by index.
@@ -34,16 +34,21 @@ impl OpCall for Gather<'_> {
         catalogue::check_gather(self.table, self.index, self.repeat, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.table) && place.has(self.index) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut table_linked = Linked::default();
         let table = table_linked.link(self.table);
         let mut index_linked = Linked::default();
         let index = index_linked.link(self.index);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw =
+        let mut raw =
             catalogue::DiArgsGatherV1 { h: header(catalogue::Gather::INFO), table, index, repeat: self.repeat, out };
-        f((&raw const raw).cast());
+        f(catalogue::Gather::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -80,15 +85,20 @@ impl OpCall for RmsNorm<'_> {
         catalogue::check_rms_norm(self.x, self.weight, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x) && place.has(self.weight) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut weight_linked = Linked::default();
         let weight = weight_linked.link(self.weight);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsRmsNormV1 { h: header(catalogue::RmsNorm::INFO), x, weight, eps: self.eps, out };
-        f((&raw const raw).cast());
+        let mut raw = catalogue::DiArgsRmsNormV1 { h: header(catalogue::RmsNorm::INFO), x, weight, eps: self.eps, out };
+        f(catalogue::RmsNorm::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -122,13 +132,18 @@ impl OpCall for Rstd<'_> {
         catalogue::check_rstd(self.x, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsRstdV1 { h: header(catalogue::Rstd::INFO), x, eps: self.eps, out };
-        f((&raw const raw).cast());
+        let mut raw = catalogue::DiArgsRstdV1 { h: header(catalogue::Rstd::INFO), x, eps: self.eps, out };
+        f(catalogue::Rstd::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -165,15 +180,21 @@ impl OpCall for Linear<'_> {
         catalogue::check_linear(self.x, self.weight, self.groups, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x) && place.has(self.weight) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut weight_linked = Linked::default();
         let weight = weight_linked.link(self.weight);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsLinearV1 { h: header(catalogue::Linear::INFO), x, weight, groups: self.groups, out };
-        f((&raw const raw).cast());
+        let mut raw =
+            catalogue::DiArgsLinearV1 { h: header(catalogue::Linear::INFO), x, weight, groups: self.groups, out };
+        f(catalogue::Linear::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -211,23 +232,32 @@ impl OpCall for GroupedLinear<'_> {
         catalogue::check_grouped_linear(self.x, self.expert_start, &TensorSlice(self.weight), self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x)
+            && place.has(self.expert_start)
+            && self.weight.iter().all(|t| place.has(t))
+            && place.has(self.out))
+        {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut expert_start_linked = Linked::default();
         let expert_start = expert_start_linked.link(self.expert_start);
-        let mut weight_linked = Vec::new();
-        let weight = link_list(&mut weight_linked, self.weight);
+        let weight_linked = LinkedList::link(self.weight);
+        let weight = weight_linked.tensors();
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsGroupedLinearV1 {
+        let mut raw = catalogue::DiArgsGroupedLinearV1 {
             h: header(catalogue::GroupedLinear::INFO),
             x,
             expert_start,
             weight: DiTensorList { ptr: weight.as_ptr(), len: weight.len() as u64 },
             out,
         };
-        f((&raw const raw).cast());
+        f(catalogue::GroupedLinear::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -266,13 +296,18 @@ impl OpCall for Quantize<'_> {
         catalogue::check_quantize(self.x, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsQuantizeV1 { h: header(catalogue::Quantize::INFO), x, out };
-        f((&raw const raw).cast());
+        let mut raw = catalogue::DiArgsQuantizeV1 { h: header(catalogue::Quantize::INFO), x, out };
+        f(catalogue::Quantize::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -308,16 +343,21 @@ impl OpCall for Rope<'_> {
         catalogue::check_rope(self.x, self.positions, self.freqs).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x) && place.has(self.positions) && place.has(self.freqs)) {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut positions_linked = Linked::default();
         let positions = positions_linked.link(self.positions);
         let mut freqs_linked = Linked::default();
         let freqs = freqs_linked.link(self.freqs);
-        let raw =
+        let mut raw =
             catalogue::DiArgsRopeV1 { h: header(catalogue::Rope::INFO), x, positions, freqs, inverse: self.inverse };
-        f((&raw const raw).cast());
+        f(catalogue::Rope::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -368,7 +408,18 @@ impl OpCall for HcMix<'_> {
             .map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.mix)
+            && place.has(self.rstd)
+            && place.has(self.base)
+            && place.has(self.scale)
+            && place.has(self.pre)
+            && place.has(self.post)
+            && place.has(self.comb))
+        {
+            return Err(place.refuse(self));
+        }
         let mut mix_linked = Linked::default();
         let mix = mix_linked.link(self.mix);
         let mut rstd_linked = Linked::default();
@@ -383,7 +434,7 @@ impl OpCall for HcMix<'_> {
         let post = post_linked.link(self.post);
         let mut comb_linked = Linked::default();
         let comb = comb_linked.link(self.comb);
-        let raw = catalogue::DiArgsHcMixV1 {
+        let mut raw = catalogue::DiArgsHcMixV1 {
             h: header(catalogue::HcMix::INFO),
             mix,
             rstd,
@@ -396,7 +447,8 @@ impl OpCall for HcMix<'_> {
             post,
             comb,
         };
-        f((&raw const raw).cast());
+        f(catalogue::HcMix::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -434,15 +486,20 @@ impl OpCall for HcCollapse<'_> {
         catalogue::check_hc_collapse(self.x, self.pre, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x) && place.has(self.pre) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut pre_linked = Linked::default();
         let pre = pre_linked.link(self.pre);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsHcCollapseV1 { h: header(catalogue::HcCollapse::INFO), x, pre, out };
-        f((&raw const raw).cast());
+        let mut raw = catalogue::DiArgsHcCollapseV1 { h: header(catalogue::HcCollapse::INFO), x, pre, out };
+        f(catalogue::HcCollapse::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -478,7 +535,11 @@ impl OpCall for HcExpand<'_> {
         catalogue::check_hc_expand(self.x, self.y, self.post, self.comb).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x) && place.has(self.y) && place.has(self.post) && place.has(self.comb)) {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut y_linked = Linked::default();
@@ -487,8 +548,9 @@ impl OpCall for HcExpand<'_> {
         let post = post_linked.link(self.post);
         let mut comb_linked = Linked::default();
         let comb = comb_linked.link(self.comb);
-        let raw = catalogue::DiArgsHcExpandV1 { h: header(catalogue::HcExpand::INFO), x, y, post, comb };
-        f((&raw const raw).cast());
+        let mut raw = catalogue::DiArgsHcExpandV1 { h: header(catalogue::HcExpand::INFO), x, y, post, comb };
+        f(catalogue::HcExpand::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -527,11 +589,18 @@ impl OpCall for StoreKvCache<'_> {
     }
 
     fn check(&self) -> Result<(), ArgError> {
-        catalogue::check_store_kv_cache(self.kv, self.slots, self.cache, self.rounded.map(|t| t as &dyn Shaped))
-            .map(|_| ())
+        catalogue::check_store_kv_cache(self.kv, self.slots, self.cache, self.rounded).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.kv)
+            && place.has(self.slots)
+            && place.has(self.cache)
+            && self.rounded.is_none_or(|t| place.has(t)))
+        {
+            return Err(place.refuse(self));
+        }
         let mut kv_linked = Linked::default();
         let kv = kv_linked.link(self.kv);
         let mut slots_linked = Linked::default();
@@ -540,7 +609,7 @@ impl OpCall for StoreKvCache<'_> {
         let cache = cache_linked.link(self.cache);
         let mut rounded_linked = Linked::default();
         let rounded = rounded_linked.link_optional(self.rounded);
-        let raw = catalogue::DiArgsStoreKvCacheV1 {
+        let mut raw = catalogue::DiArgsStoreKvCacheV1 {
             h: header(catalogue::StoreKvCache::INFO),
             kv,
             slots,
@@ -549,7 +618,8 @@ impl OpCall for StoreKvCache<'_> {
             entries_per_page: self.entries_per_page,
             rounded,
         };
-        f((&raw const raw).cast());
+        f(catalogue::StoreKvCache::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -590,14 +660,18 @@ impl OpCall for LoadPagedKvCache<'_> {
         catalogue::check_load_paged_kv_cache(self.cache, self.slots, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.cache) && place.has(self.slots) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut cache_linked = Linked::default();
         let cache = cache_linked.link(self.cache);
         let mut slots_linked = Linked::default();
         let slots = slots_linked.link(self.slots);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsLoadPagedKvCacheV1 {
+        let mut raw = catalogue::DiArgsLoadPagedKvCacheV1 {
             h: header(catalogue::LoadPagedKvCache::INFO),
             cache,
             slots,
@@ -605,7 +679,8 @@ impl OpCall for LoadPagedKvCache<'_> {
             entries_per_page: self.entries_per_page,
             out,
         };
-        f((&raw const raw).cast());
+        f(catalogue::LoadPagedKvCache::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -643,7 +718,15 @@ impl OpCall for ConvertKvIndex<'_> {
         catalogue::check_convert_kv_index(self.positions, self.row_request, self.block_table, self.slots).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.positions)
+            && place.has(self.row_request)
+            && place.has(self.block_table)
+            && place.has(self.slots))
+        {
+            return Err(place.refuse(self));
+        }
         let mut positions_linked = Linked::default();
         let positions = positions_linked.link(self.positions);
         let mut row_request_linked = Linked::default();
@@ -652,7 +735,7 @@ impl OpCall for ConvertKvIndex<'_> {
         let block_table = block_table_linked.link(self.block_table);
         let mut slots_linked = Linked::default();
         let slots = slots_linked.link(self.slots);
-        let raw = catalogue::DiArgsConvertKvIndexV1 {
+        let mut raw = catalogue::DiArgsConvertKvIndexV1 {
             h: header(catalogue::ConvertKvIndex::INFO),
             positions,
             row_request,
@@ -660,7 +743,8 @@ impl OpCall for ConvertKvIndex<'_> {
             entries_per_page: self.entries_per_page,
             slots,
         };
-        f((&raw const raw).cast());
+        f(catalogue::ConvertKvIndex::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -722,7 +806,20 @@ impl OpCall for CompressAndUpdateState<'_> {
         .map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.latent)
+            && place.has(self.score)
+            && place.has(self.state)
+            && place.has(self.group_row)
+            && place.has(self.positions)
+            && place.has(self.row_request)
+            && place.has(self.request_start)
+            && place.has(self.state_slot)
+            && place.has(self.out))
+        {
+            return Err(place.refuse(self));
+        }
         let mut latent_linked = Linked::default();
         let latent = latent_linked.link(self.latent);
         let mut score_linked = Linked::default();
@@ -741,7 +838,7 @@ impl OpCall for CompressAndUpdateState<'_> {
         let state_slot = state_slot_linked.link(self.state_slot);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsCompressAndUpdateStateV1 {
+        let mut raw = catalogue::DiArgsCompressAndUpdateStateV1 {
             h: header(catalogue::CompressAndUpdateState::INFO),
             latent,
             score,
@@ -754,7 +851,8 @@ impl OpCall for CompressAndUpdateState<'_> {
             ratio: self.ratio,
             out,
         };
-        f((&raw const raw).cast());
+        f(catalogue::CompressAndUpdateState::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -818,13 +916,25 @@ impl OpCall for IndexScores<'_> {
             self.row_request,
             self.block_table,
             self.visible,
-            self.candidates.map(|t| t as &dyn Shaped),
+            self.candidates,
             self.out,
         )
         .map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.q)
+            && place.has(self.head_weight)
+            && place.has(self.keys)
+            && place.has(self.row_request)
+            && place.has(self.block_table)
+            && place.has(self.visible)
+            && self.candidates.is_none_or(|t| place.has(t))
+            && place.has(self.out))
+        {
+            return Err(place.refuse(self));
+        }
         let mut q_linked = Linked::default();
         let q = q_linked.link(self.q);
         let mut head_weight_linked = Linked::default();
@@ -841,7 +951,7 @@ impl OpCall for IndexScores<'_> {
         let candidates = candidates_linked.link_optional(self.candidates);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsIndexScoresV1 {
+        let mut raw = catalogue::DiArgsIndexScoresV1 {
             h: header(catalogue::IndexScores::INFO),
             q,
             head_weight,
@@ -856,7 +966,8 @@ impl OpCall for IndexScores<'_> {
             block_size: self.block_size,
             out,
         };
-        f((&raw const raw).cast());
+        f(catalogue::IndexScores::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -899,21 +1010,26 @@ impl OpCall for CandidateBlockMax<'_> {
         catalogue::check_candidate_block_max(self.scores, self.visible, self.block_size, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.scores) && place.has(self.visible) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut scores_linked = Linked::default();
         let scores = scores_linked.link(self.scores);
         let mut visible_linked = Linked::default();
         let visible = visible_linked.link(self.visible);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsCandidateBlockMaxV1 {
+        let mut raw = catalogue::DiArgsCandidateBlockMaxV1 {
             h: header(catalogue::CandidateBlockMax::INFO),
             scores,
             visible,
             block_size: self.block_size,
             out,
         };
-        f((&raw const raw).cast());
+        f(catalogue::CandidateBlockMax::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -946,13 +1062,18 @@ impl OpCall for TopkSelect<'_> {
         catalogue::check_topk_select(self.scores, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.scores) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut scores_linked = Linked::default();
         let scores = scores_linked.link(self.scores);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsTopkSelectV1 { h: header(catalogue::TopkSelect::INFO), scores, out };
-        f((&raw const raw).cast());
+        let mut raw = catalogue::DiArgsTopkSelectV1 { h: header(catalogue::TopkSelect::INFO), scores, out };
+        f(catalogue::TopkSelect::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -985,18 +1106,23 @@ impl OpCall for RestoreCandidateIndicesInplace<'_> {
         catalogue::check_restore_candidate_indices_inplace(self.columns, self.candidates).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.columns) && place.has(self.candidates)) {
+            return Err(place.refuse(self));
+        }
         let mut columns_linked = Linked::default();
         let columns = columns_linked.link(self.columns);
         let mut candidates_linked = Linked::default();
         let candidates = candidates_linked.link(self.candidates);
-        let raw = catalogue::DiArgsRestoreCandidateIndicesInplaceV1 {
+        let mut raw = catalogue::DiArgsRestoreCandidateIndicesInplaceV1 {
             h: header(catalogue::RestoreCandidateIndicesInplace::INFO),
             columns,
             candidates,
             block_size: self.block_size,
         };
-        f((&raw const raw).cast());
+        f(catalogue::RestoreCandidateIndicesInplace::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -1052,15 +1178,26 @@ impl OpCall for SparseAttention<'_> {
             self.q,
             self.window,
             self.window_slots,
-            self.global.map(|t| t as &dyn Shaped),
-            self.global_slots.map(|t| t as &dyn Shaped),
+            self.global,
+            self.global_slots,
             self.sink,
             self.out,
         )
         .map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.q)
+            && place.has(self.window)
+            && place.has(self.window_slots)
+            && self.global.is_none_or(|t| place.has(t))
+            && self.global_slots.is_none_or(|t| place.has(t))
+            && place.has(self.sink)
+            && place.has(self.out))
+        {
+            return Err(place.refuse(self));
+        }
         let mut q_linked = Linked::default();
         let q = q_linked.link(self.q);
         let mut window_linked = Linked::default();
@@ -1075,7 +1212,7 @@ impl OpCall for SparseAttention<'_> {
         let sink = sink_linked.link(self.sink);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsSparseAttentionV1 {
+        let mut raw = catalogue::DiArgsSparseAttentionV1 {
             h: header(catalogue::SparseAttention::INFO),
             q,
             window,
@@ -1091,7 +1228,8 @@ impl OpCall for SparseAttention<'_> {
             round_probs: self.round_probs,
             out,
         };
-        f((&raw const raw).cast());
+        f(catalogue::SparseAttention::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -1144,18 +1282,21 @@ impl OpCall for MoeGate<'_> {
     }
 
     fn check(&self) -> Result<(), ArgError> {
-        catalogue::check_moe_gate(
-            self.logits,
-            self.bias,
-            self.bias_vl.map(|t| t as &dyn Shaped),
-            self.image_mask.map(|t| t as &dyn Shaped),
-            self.experts,
-            self.weights,
-        )
-        .map(|_| ())
+        catalogue::check_moe_gate(self.logits, self.bias, self.bias_vl, self.image_mask, self.experts, self.weights)
+            .map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.logits)
+            && place.has(self.bias)
+            && self.bias_vl.is_none_or(|t| place.has(t))
+            && self.image_mask.is_none_or(|t| place.has(t))
+            && place.has(self.experts)
+            && place.has(self.weights))
+        {
+            return Err(place.refuse(self));
+        }
         let mut logits_linked = Linked::default();
         let logits = logits_linked.link(self.logits);
         let mut bias_linked = Linked::default();
@@ -1168,7 +1309,7 @@ impl OpCall for MoeGate<'_> {
         let experts = experts_linked.link(self.experts);
         let mut weights_linked = Linked::default();
         let weights = weights_linked.link(self.weights);
-        let raw = catalogue::DiArgsMoeGateV1 {
+        let mut raw = catalogue::DiArgsMoeGateV1 {
             h: header(catalogue::MoeGate::INFO),
             logits,
             bias,
@@ -1180,7 +1321,8 @@ impl OpCall for MoeGate<'_> {
             experts,
             weights,
         };
-        f((&raw const raw).cast());
+        f(catalogue::MoeGate::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -1239,7 +1381,18 @@ impl OpCall for MoeDispatch<'_> {
         .map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x)
+            && place.has(self.experts)
+            && place.has(self.weights)
+            && place.has(self.out)
+            && place.has(self.row_weight)
+            && place.has(self.expert_start)
+            && place.has(self.row_of))
+        {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut experts_linked = Linked::default();
@@ -1254,7 +1407,7 @@ impl OpCall for MoeDispatch<'_> {
         let expert_start = expert_start_linked.link(self.expert_start);
         let mut row_of_linked = Linked::default();
         let row_of = row_of_linked.link(self.row_of);
-        let raw = catalogue::DiArgsMoeDispatchV1 {
+        let mut raw = catalogue::DiArgsMoeDispatchV1 {
             h: header(catalogue::MoeDispatch::INFO),
             x,
             experts,
@@ -1264,7 +1417,8 @@ impl OpCall for MoeDispatch<'_> {
             expert_start,
             row_of,
         };
-        f((&raw const raw).cast());
+        f(catalogue::MoeDispatch::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -1306,11 +1460,18 @@ impl OpCall for SwigluQuantize<'_> {
     }
 
     fn check(&self) -> Result<(), ArgError> {
-        catalogue::check_swiglu_quantize(self.gate, self.up, self.row_weight.map(|t| t as &dyn Shaped), self.out)
-            .map(|_| ())
+        catalogue::check_swiglu_quantize(self.gate, self.up, self.row_weight, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.gate)
+            && place.has(self.up)
+            && self.row_weight.is_none_or(|t| place.has(t))
+            && place.has(self.out))
+        {
+            return Err(place.refuse(self));
+        }
         let mut gate_linked = Linked::default();
         let gate = gate_linked.link(self.gate);
         let mut up_linked = Linked::default();
@@ -1319,7 +1480,7 @@ impl OpCall for SwigluQuantize<'_> {
         let row_weight = row_weight_linked.link_optional(self.row_weight);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsSwigluQuantizeV1 {
+        let mut raw = catalogue::DiArgsSwigluQuantizeV1 {
             h: header(catalogue::SwigluQuantize::INFO),
             gate,
             up,
@@ -1328,7 +1489,8 @@ impl OpCall for SwigluQuantize<'_> {
             mid: self.mid,
             out,
         };
-        f((&raw const raw).cast());
+        f(catalogue::SwigluQuantize::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -1364,10 +1526,18 @@ impl OpCall for MoeCombine<'_> {
     }
 
     fn check(&self) -> Result<(), ArgError> {
-        catalogue::check_moe_combine(self.y, self.row_of, self.shared.map(|t| t as &dyn Shaped), self.out).map(|_| ())
+        catalogue::check_moe_combine(self.y, self.row_of, self.shared, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.y)
+            && place.has(self.row_of)
+            && self.shared.is_none_or(|t| place.has(t))
+            && place.has(self.out))
+        {
+            return Err(place.refuse(self));
+        }
         let mut y_linked = Linked::default();
         let y = y_linked.link(self.y);
         let mut row_of_linked = Linked::default();
@@ -1376,8 +1546,9 @@ impl OpCall for MoeCombine<'_> {
         let shared = shared_linked.link_optional(self.shared);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsMoeCombineV1 { h: header(catalogue::MoeCombine::INFO), y, row_of, shared, out };
-        f((&raw const raw).cast());
+        let mut raw = catalogue::DiArgsMoeCombineV1 { h: header(catalogue::MoeCombine::INFO), y, row_of, shared, out };
+        f(catalogue::MoeCombine::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -1433,7 +1604,7 @@ impl OpCall for EngramHash<'_> {
         catalogue::check_engram_hash(
             self.token_ids,
             self.token_map,
-            self.image_mask.map(|t| t as &dyn Shaped),
+            self.image_mask,
             self.history,
             self.request_start,
             self.state_slot,
@@ -1445,7 +1616,21 @@ impl OpCall for EngramHash<'_> {
         .map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.token_ids)
+            && place.has(self.token_map)
+            && self.image_mask.is_none_or(|t| place.has(t))
+            && place.has(self.history)
+            && place.has(self.request_start)
+            && place.has(self.state_slot)
+            && place.has(self.multipliers)
+            && place.has(self.primes)
+            && place.has(self.offsets)
+            && place.has(self.rows))
+        {
+            return Err(place.refuse(self));
+        }
         let mut token_ids_linked = Linked::default();
         let token_ids = token_ids_linked.link(self.token_ids);
         let mut token_map_linked = Linked::default();
@@ -1466,7 +1651,7 @@ impl OpCall for EngramHash<'_> {
         let offsets = offsets_linked.link(self.offsets);
         let mut rows_linked = Linked::default();
         let rows = rows_linked.link(self.rows);
-        let raw = catalogue::DiArgsEngramHashV1 {
+        let mut raw = catalogue::DiArgsEngramHashV1 {
             h: header(catalogue::EngramHash::INFO),
             token_ids,
             token_map,
@@ -1480,7 +1665,8 @@ impl OpCall for EngramHash<'_> {
             offsets,
             rows,
         };
-        f((&raw const raw).cast());
+        f(catalogue::EngramHash::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -1523,15 +1709,20 @@ impl OpCall for EngramGather<'_> {
         catalogue::check_engram_gather(self.table, self.rows, self.out).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.table) && place.has(self.rows) && place.has(self.out)) {
+            return Err(place.refuse(self));
+        }
         let mut table_linked = Linked::default();
         let table = table_linked.link(self.table);
         let mut rows_linked = Linked::default();
         let rows = rows_linked.link(self.rows);
         let mut out_linked = Linked::default();
         let out = out_linked.link(self.out);
-        let raw = catalogue::DiArgsEngramGatherV1 { h: header(catalogue::EngramGather::INFO), table, rows, out };
-        f((&raw const raw).cast());
+        let mut raw = catalogue::DiArgsEngramGatherV1 { h: header(catalogue::EngramGather::INFO), table, rows, out };
+        f(catalogue::EngramGather::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -1570,17 +1761,19 @@ impl OpCall for EngramGate<'_> {
     }
 
     fn check(&self) -> Result<(), ArgError> {
-        catalogue::check_engram_gate(
-            self.x,
-            self.kv,
-            self.q_weight,
-            self.k_weight,
-            self.image_mask.map(|t| t as &dyn Shaped),
-        )
-        .map(|_| ())
+        catalogue::check_engram_gate(self.x, self.kv, self.q_weight, self.k_weight, self.image_mask).map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.x)
+            && place.has(self.kv)
+            && place.has(self.q_weight)
+            && place.has(self.k_weight)
+            && self.image_mask.is_none_or(|t| place.has(t)))
+        {
+            return Err(place.refuse(self));
+        }
         let mut x_linked = Linked::default();
         let x = x_linked.link(self.x);
         let mut kv_linked = Linked::default();
@@ -1591,7 +1784,7 @@ impl OpCall for EngramGate<'_> {
         let k_weight = k_weight_linked.link(self.k_weight);
         let mut image_mask_linked = Linked::default();
         let image_mask = image_mask_linked.link_optional(self.image_mask);
-        let raw = catalogue::DiArgsEngramGateV1 {
+        let mut raw = catalogue::DiArgsEngramGateV1 {
             h: header(catalogue::EngramGate::INFO),
             x,
             kv,
@@ -1600,7 +1793,8 @@ impl OpCall for EngramGate<'_> {
             image_mask,
             eps: self.eps,
         };
-        f((&raw const raw).cast());
+        f(catalogue::EngramGate::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
@@ -1644,7 +1838,16 @@ impl OpCall for FusedSample<'_> {
             .map(|_| ())
     }
 
-    fn with_raw(&self, f: &mut dyn FnMut(*const DiOpHeader)) {
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        if !(place.has(self.logits)
+            && place.has(self.inv_temperature)
+            && place.has(self.seed)
+            && place.has(self.position)
+            && place.has(self.token))
+        {
+            return Err(place.refuse(self));
+        }
         let mut logits_linked = Linked::default();
         let logits = logits_linked.link(self.logits);
         let mut inv_temperature_linked = Linked::default();
@@ -1655,7 +1858,7 @@ impl OpCall for FusedSample<'_> {
         let position = position_linked.link(self.position);
         let mut token_linked = Linked::default();
         let token = token_linked.link(self.token);
-        let raw = catalogue::DiArgsFusedSampleV1 {
+        let mut raw = catalogue::DiArgsFusedSampleV1 {
             h: header(catalogue::FusedSample::INFO),
             logits,
             inv_temperature,
@@ -1663,7 +1866,8 @@ impl OpCall for FusedSample<'_> {
             position,
             token,
         };
-        f((&raw const raw).cast());
+        f(catalogue::FusedSample::INFO, (&raw mut raw).cast());
+        Ok(())
     }
 
     fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {

@@ -23,7 +23,7 @@ pub mod args {
 }
 
 pub use arena::{Arena, Mark};
-pub use call::OpCall;
+pub use call::{OpCall, Place};
 pub use deepinfer_plugin_api::{ArgError, CacheFormat, Format, OpInfo};
 pub use device::{Device, Dispatch};
 pub use error::OpError;

@@ -1,135 +1,189 @@
-//! The opened device and its stream, and who gives memory back to it.
+//! The opened device that its streams share, and who gives memory back to it.
 //!
-//! Queued work may still touch memory whose last owner is gone. Dropped buffers are therefore *retired* and freed after
-//! the next wait for the stream, or at once when the device takes no more work.
+//! Queued work may still touch memory whose last owner is gone, whichever stream it was queued on. What is dropped is
+//! therefore *retired*, and given back once every stream that had work at that moment has been waited for.
 
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use deepinfer_plugin_api::abi::{DI_E_INTERNAL, DI_SPACE_DEVICE, DiBuffer, DiDevice, DiStream};
+use deepinfer_plugin_api::abi::{
+    DI_E_INTERNAL, DI_SPACE_DEVICE, DiBackend, DiBuffer, DiDevice, DiEvent, DiGraphExec, DiPlan, DiPlanDestroyFn,
+};
 
 use crate::backend::{LoadedBackend, PluginError, call};
+use crate::lifecycle::Lease;
 use crate::raw::take_error;
 
-/// An open device with its one stream. Buffers and the device handle share it; the last of them closes it.
-pub(crate) struct Shared {
+/// An open device. Streams, buffers, events and plans share it; the last of them closes it.
+pub(crate) struct Opened {
     pub(crate) backend: &'static LoadedBackend,
     pub(crate) device: *mut DiDevice,
-    /// Used by the thread that owns the `OpenDevice`, and by `drop`, when nobody else is left.
-    pub(crate) stream: *mut DiStream,
-    retired: Mutex<Retired>,
-    /// Length of the list of retired buffers, to see without the lock that it is empty.
-    retired_count: AtomicUsize,
+    /// Set by the first error after which the device is unusable; every later call of every stream gives it again.
+    pub(crate) lost: OnceLock<String>,
+    state: Mutex<State>,
+    /// Retired buffers, to see without the lock that there is none.
+    retired_buffers: AtomicUsize,
+    /// Last: the backend may end when the device is closed.
+    _lease: Lease,
 }
 
 #[derive(Default)]
-struct Retired {
-    buffers: Vec<*mut DiBuffer>,
-    /// The device handle is gone and the stream has run dry: buffers may be freed directly.
-    is_idle: bool,
+struct State {
+    /// Number of the latest retirement.
+    clock: u64,
+    /// In the order of their numbers.
+    retired: VecDeque<(u64, Retired)>,
+    streams: Vec<Arc<Progress>>,
 }
 
-// SAFETY: the pointers are only passed back to the plugin. Its table takes `device_*`, `alloc` and `free_` from any
-// thread; the stream is used as its field says.
-unsafe impl Send for Shared {}
-// SAFETY: as above; the list of retired buffers is behind a lock.
-unsafe impl Sync for Shared {}
+/// How far a stream has come, as others may see it.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// Whether work may have been queued since the last wait. Set by the thread that uses the stream before it queues,
+    /// which is before it can drop what the work touches; who retires that later therefore sees it.
+    busy: AtomicBool,
+    /// Retirements up to this number were before the last wait began.
+    passed: AtomicU64,
+}
 
-impl Shared {
-    /// Opens device `index` and creates its stream.
+/// What queued work may still use.
+pub(crate) enum Retired {
+    /// Memory.
+    Buffer(*mut DiBuffer),
+    /// A plan, and what destroys it.
+    Plan(DiPlanDestroyFn, *mut DiPlan),
+    /// An event, for which a stream may wait.
+    Event(*mut DiEvent),
+    /// A captured command list, and what destroys it.
+    Graph(unsafe extern "C" fn(*mut DiBackend, *mut DiGraphExec), *mut DiGraphExec),
+}
+
+// SAFETY: the pointers are only passed back to the plugin, which takes calls about devices and memory from any thread.
+unsafe impl Send for Opened {}
+// SAFETY: as above; what is retired is behind a lock.
+unsafe impl Sync for Opened {}
+
+impl Opened {
+    /// Opens device `index`.
     pub(crate) fn open(backend: &'static LoadedBackend, index: u32) -> Result<Arc<Self>, PluginError> {
-        let (mut device, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: `raw` is the plugin's, the out-pointers are writable, and the device is closed again if the stream
-        // cannot be made.
-        unsafe {
-            if let Some(error) = take_error(call!(backend, device_open, index, std::ptr::null(), &raw mut device)) {
-                return Err(error);
-            }
-            if let Some(error) = take_error(call!(backend, stream_create, device, 0, 0, &raw mut stream)) {
-                call!(backend, device_close, device);
-                return Err(error);
+        let lease = backend.lease()?;
+        let mut device = std::ptr::null_mut();
+        // SAFETY: `raw` is the plugin's and the out-pointer is writable.
+        match unsafe { take_error(call!(backend, device_open, index, std::ptr::null(), &raw mut device)) } {
+            Some(error) => Err(error),
+            None => {
+                let (lost, state, retired_buffers) = Default::default();
+                Ok(Arc::new(Self { backend, device, lost, state, retired_buffers, _lease: lease }))
             }
         }
-        let (retired, retired_count) = Default::default();
-        Ok(Arc::new(Self { backend, device, stream, retired, retired_count }))
     }
 
-    /// Waits until the stream has run dry, then frees what was retired before.
-    ///
-    /// # Errors
-    /// The first fault of the work that was waited for.
-    ///
-    /// # Safety
-    /// No other thread uses the stream.
-    pub(crate) unsafe fn synchronize(&self) -> Result<(), PluginError> {
-        // SAFETY: the stream is alive until `drop`, and the caller keeps other threads off it.
-        let fault = unsafe { take_error(call!(self.backend, stream_sync, self.stream)) };
-        // After a fault, too: the work is over, however it ended.
-        self.free_retired();
-        fault.map_or(Ok(()), Err)
+    /// A stream exists from here on; it has no work yet.
+    pub(crate) fn add_stream(&self) -> Arc<Progress> {
+        let progress = Arc::new(Progress::default());
+        self.state().streams.push(progress.clone());
+        progress
+    }
+
+    /// A stream has run dry for good.
+    pub(crate) fn remove_stream(&self, progress: &Arc<Progress>) {
+        self.state().streams.retain(|stream| !Arc::ptr_eq(stream, progress));
+        self.collect();
+    }
+
+    /// Number of the latest retirement: what a wait that begins now will have passed.
+    pub(crate) fn now(&self) -> u64 {
+        self.state().clock
+    }
+
+    /// A wait for a stream is over that began at `since`.
+    pub(crate) fn passed(&self, progress: &Progress, since: u64) {
+        progress.busy.store(false, Ordering::Release);
+        progress.passed.store(since, Ordering::Release);
+        self.collect();
     }
 
     /// Whether buffers wait to be freed.
-    pub(crate) fn has_retired(&self) -> bool {
-        self.retired_count.load(Ordering::Relaxed) > 0
+    pub(crate) fn has_retired_buffers(&self) -> bool {
+        self.retired_buffers.load(Ordering::Relaxed) > 0
     }
 
-    /// The device handle is gone: no work will come any more.
-    ///
-    /// # Safety
-    /// As [`Shared::synchronize`], now and later.
-    pub(crate) unsafe fn finish(&self) {
-        // SAFETY: the same contract.
-        if let Err(fault) = unsafe { self.synchronize() } {
-            tracing::warn!("{}: the last work on the device failed: {fault}", self.backend.name());
+    /// Takes over what its last owner gave up.
+    pub(crate) fn retire(&self, what: Retired) {
+        {
+            let mut state = self.state();
+            state.clock += 1;
+            let number = state.clock;
+            self.retired_buffers.fetch_add(usize::from(matches!(what, Retired::Buffer(_))), Ordering::Relaxed);
+            state.retired.push_back((number, what));
         }
-        self.retired().is_idle = true;
-        // Buffers may have been retired between the wait and the flag.
-        self.free_retired();
+        self.collect();
     }
 
-    fn free_retired(&self) {
-        let mut retired = self.retired();
-        for buffer in retired.buffers.drain(..) {
-            // SAFETY: from `alloc` of this device, given up by its owner, freed once; the stream has passed its last use.
-            unsafe { call!(self.backend, free_, buffer) }
-        }
-        self.retired_count.store(0, Ordering::Relaxed);
-    }
-
-    fn retire(&self, buffer: *mut DiBuffer) {
-        let mut retired = self.retired();
-        if retired.is_idle {
-            // SAFETY: as in `free_retired`; the stream has run dry for good.
-            unsafe { call!(self.backend, free_, buffer) }
-        } else {
-            retired.buffers.push(buffer);
-            self.retired_count.store(retired.buffers.len(), Ordering::Relaxed);
+    /// Gives back what no stream can touch any more.
+    fn collect(&self) {
+        while let Some(what) = self.state().next_free() {
+            let backend = self.backend;
+            // SAFETY: made by this backend, given up by its owner, given back once; every stream has passed its last use.
+            unsafe {
+                match what {
+                    Retired::Buffer(buffer) => {
+                        call!(backend, free_, buffer);
+                        self.retired_buffers.fetch_sub(1, Ordering::Relaxed);
+                    }
+                    Retired::Plan(destroy, plan) => destroy(backend.raw, plan),
+                    Retired::Event(event) => call!(backend, event_destroy, event),
+                    Retired::Graph(destroy, graph) => destroy(backend.raw, graph),
+                }
+            }
         }
     }
 
-    fn retired(&self) -> std::sync::MutexGuard<'_, Retired> {
-        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Shared {
+impl State {
+    /// Takes the oldest retired thing, if all streams have passed it.
+    fn next_free(&mut self) -> Option<Retired> {
+        let &(number, _) = self.retired.front()?;
+        let is_free = self
+            .streams
+            .iter()
+            .all(|stream| !stream.busy.load(Ordering::Acquire) || number <= stream.passed.load(Ordering::Acquire));
+        if is_free { self.retired.pop_front().map(|(_, what)| what) } else { None }
+    }
+}
+
+impl Progress {
+    /// Work is about to be queued.
+    #[inline]
+    pub(crate) fn begin_work(&self) {
+        self.busy.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether work may be pending.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: nobody else holds the device: every buffer holds an `Arc` of it, so they are all freed, and the handle
-        // made the stream run dry. Streams go before their device.
-        unsafe {
-            call!(self.backend, stream_destroy, self.stream);
-            call!(self.backend, device_close, self.device);
-        }
+        // SAFETY: nobody else holds the device: every buffer, event, plan and stream holds an `Arc` of it, and what they
+        // retired was given back when the last stream went.
+        unsafe { call!(self.backend, device_close, self.device) }
     }
 }
 
-/// Device memory; retired when dropped.
+/// Device memory, or host memory that the device reads; retired when dropped.
 pub(crate) struct Buffer {
-    shared: Arc<Shared>,
+    opened: Arc<Opened>,
     raw: *mut DiBuffer,
     address: *mut c_void,
 }
@@ -140,18 +194,23 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Allocates `bytes` aligned to `align`, a power of two.
-    pub(crate) fn new(shared: &Arc<Shared>, bytes: u64, align: u64) -> Result<Self, PluginError> {
+    /// Allocates `bytes` of device memory aligned to `align`, a power of two.
+    pub(crate) fn new(opened: &Arc<Opened>, bytes: u64, align: u64) -> Result<Self, PluginError> {
+        Self::in_space(opened, DI_SPACE_DEVICE, bytes, align)
+    }
+
+    /// Allocates in a space of the device.
+    pub(crate) fn in_space(opened: &Arc<Opened>, space: u32, bytes: u64, align: u64) -> Result<Self, PluginError> {
         let (mut raw, mut address) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the device is open and the out-pointers are writable.
         let error = unsafe {
             let (buffer, at) = (&raw mut raw, &raw mut address);
-            take_error(call!(shared.backend, alloc, shared.device, DI_SPACE_DEVICE, bytes, align, buffer, at))
+            take_error(call!(opened.backend, alloc, opened.device, space, bytes, align, buffer, at))
         };
         if let Some(error) = error {
             return Err(error);
         }
-        let buffer = Self { shared: shared.clone(), raw, address };
+        let buffer = Self { opened: opened.clone(), raw, address };
         if bytes > 0 && (address.is_null() || !address.addr().is_multiple_of(align as usize)) {
             return Err(PluginError {
                 code: DI_E_INTERNAL,
@@ -172,7 +231,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.shared.retire(self.raw);
+        self.opened.retire(Retired::Buffer(self.raw));
     }
 }
 

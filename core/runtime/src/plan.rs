@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use deepinfer_plugin_api::abi::{
     DI_E_UNSUPPORTED, DI_SUPPORT_YES, DiOpHeader, DiPlan, DiPlanDestroyFn, DiPlanInfo, DiRunFn, DiSupport, DiTensor,
@@ -13,21 +14,40 @@ use deepinfer_plugin_api::abi::{
 };
 use deepinfer_plugin_api::{Kind, OpInfo};
 
-use crate::backend::{LoadedBackend, PluginError};
-use crate::memory::Shared;
+use crate::backend::PluginError;
+use crate::implementations::describe_flags;
+use crate::memory::{Opened, Retired};
 use crate::raw::{blank, read_text_lossy, take_error};
 
 /// Plans that are kept. Decoding makes a signature per length of the context, so that the number must be bounded.
 const MAX_PLANS: usize = 4096;
 
-/// An implementation that takes calls of one signature.
+/// An implementation that takes calls of one signature. Destroyed after the work that uses it.
 pub(crate) struct Plan {
+    opened: Arc<Opened>,
     pub(crate) run: DiRunFn,
     /// Null when the implementation does not plan.
     pub(crate) raw: *mut DiPlan,
     destroy: Option<DiPlanDestroyFn>,
+    /// Of the implementation, in the backend's list.
+    pub(crate) index: usize,
+    /// `DI_PF_*` that the implementation or the plan declares.
+    pub(crate) flags: u32,
     pub(crate) workspace_bytes: u64,
     pub(crate) workspace_align: u64,
+}
+
+// SAFETY: the pointers are only passed to the plugin, by the thread that uses the stream or after its work.
+unsafe impl Send for Plan {}
+// SAFETY: as above; a shared plan can only be read.
+unsafe impl Sync for Plan {}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy.filter(|_| !self.raw.is_null()) {
+            self.opened.retire(Retired::Plan(destroy, self.raw));
+        }
+    }
 }
 
 /// Why no implementation takes a call.
@@ -38,58 +58,40 @@ pub(crate) enum NoPlan {
     Failed(PluginError),
 }
 
-/// The plans of a device.
+/// The plans of a stream.
 #[derive(Default)]
 pub(crate) struct Plans {
-    by_signature: HashMap<Box<[u64]>, Plan>,
+    by_signature: HashMap<Box<[u64]>, Arc<Plan>>,
     /// Signature of the call at hand; kept to spare an allocation per call.
     signature: Vec<u64>,
 }
 
 impl Plans {
     /// The plan for a call: a known one, or that of the first of `candidates` (indices of op implementations, best
-    /// first) that takes it.
+    /// first) that takes it and declares all of `required` (`DI_PF_*`).
     ///
     /// # Safety
-    /// `args` is a complete argument struct of `info`; no other thread uses the device's stream.
+    /// `args` is a complete argument struct of `info`.
     pub(crate) unsafe fn find(
         &mut self,
-        shared: &Shared,
+        opened: &Arc<Opened>,
         info: &OpInfo,
         candidates: &[usize],
+        required: u32,
         args: *const DiOpHeader,
-    ) -> Result<&Plan, NoPlan> {
+    ) -> Result<&Arc<Plan>, NoPlan> {
         // SAFETY: the same contract.
         unsafe { write_signature(&mut self.signature, info, args) };
         // Looked up twice on a hit: the borrow checker does not yet accept an early return of the reference.
         if !self.by_signature.contains_key(self.signature.as_slice()) {
             // SAFETY: the same contract.
-            let plan = unsafe { choose(shared, candidates, args) }?;
+            let plan = unsafe { choose(opened, candidates, required, args) }?;
             if self.by_signature.len() >= MAX_PLANS {
-                // SAFETY: the same contract.
-                unsafe { self.clear(shared) };
+                self.by_signature.clear();
             }
-            self.by_signature.insert(self.signature.as_slice().into(), plan);
+            self.by_signature.insert(self.signature.as_slice().into(), Arc::new(plan));
         }
         Ok(&self.by_signature[self.signature.as_slice()])
-    }
-
-    /// Destroys all plans, after the work that uses them.
-    ///
-    /// # Safety
-    /// No other thread uses the device's stream.
-    pub(crate) unsafe fn clear(&mut self, shared: &Shared) {
-        if self.by_signature.is_empty() {
-            return;
-        }
-        // SAFETY: the same contract. A fault stays with the device and is reported by its next call.
-        let _ = unsafe { shared.synchronize() };
-        for (_, plan) in self.by_signature.drain() {
-            if let Some(destroy) = plan.destroy.filter(|_| !plan.raw.is_null()) {
-                // SAFETY: made by the same entry's `plan`, destroyed once, and no work that uses it is pending.
-                unsafe { destroy(shared.backend.raw, plan.raw) };
-            }
-        }
     }
 }
 
@@ -97,15 +99,22 @@ impl Plans {
 ///
 /// # Safety
 /// `args` is a complete argument struct of the candidates' op.
-unsafe fn choose(shared: &Shared, candidates: &[usize], args: *const DiOpHeader) -> Result<Plan, NoPlan> {
+unsafe fn choose(
+    opened: &Arc<Opened>,
+    candidates: &[usize],
+    required: u32,
+    args: *const DiOpHeader,
+) -> Result<Plan, NoPlan> {
     let mut reasons = Vec::new();
     for &index in candidates {
         // SAFETY: the same contract.
-        match unsafe { try_plan(shared.backend, shared, index, args) } {
-            Ok(Ok(plan)) => return Ok(plan),
-            Ok(Err(reason)) => reasons.push(format!("{}: {reason}", shared.backend.ops[index].impl_name)),
+        let reason = match unsafe { try_plan(opened, index, args) } {
+            Ok(Ok(plan)) if plan.flags & required == required => return Ok(plan),
+            Ok(Ok(plan)) => format!("it does not declare that it is {}", describe_flags(required & !plan.flags)),
+            Ok(Err(reason)) => reason,
             Err(error) => return Err(NoPlan::Failed(error)),
-        }
+        };
+        reasons.push(format!("{}: {reason}", opened.backend.ops[index].impl_name));
     }
     Err(NoPlan::Unsupported(reasons.join("; ")))
 }
@@ -115,17 +124,19 @@ unsafe fn choose(shared: &Shared, candidates: &[usize], args: *const DiOpHeader)
 /// # Safety
 /// As [`choose`].
 unsafe fn try_plan(
-    backend: &LoadedBackend,
-    shared: &Shared,
+    opened: &Arc<Opened>,
     index: usize,
     args: *const DiOpHeader,
 ) -> Result<Result<Plan, String>, PluginError> {
+    let backend = opened.backend;
     let entry = &backend.ops[index].entry;
     if let Some(supports) = entry.supports {
         let mut support: DiSupport = blank();
         // SAFETY: the backend and its device are alive, `args` is the caller's, `support` is writable.
-        if let Some(error) = unsafe { take_error(supports(backend.raw, shared.device, args, &raw mut support)) } {
-            return Err(error);
+        match unsafe { take_error(supports(backend.raw, opened.device, args, &raw mut support)) } {
+            Some(error) if error.code == DI_E_UNSUPPORTED => return Ok(Err(error.to_string())),
+            Some(error) => return Err(error),
+            None => {}
         }
         if support.verdict != DI_SUPPORT_YES {
             // Relayout is not offered by this core, so that "after relayout" is a no.
@@ -133,18 +144,25 @@ unsafe fn try_plan(
             return Ok(Err(unsafe { read_text_lossy(support.reason) }));
         }
     }
-    let run = entry.run.expect("`load` refuses entries without run");
-    let mut plan =
-        Plan { run, raw: std::ptr::null_mut(), destroy: entry.plan_destroy, workspace_bytes: 0, workspace_align: 1 };
+    let mut plan = Plan {
+        opened: opened.clone(),
+        run: entry.run.expect("`load` refuses entries without run"),
+        raw: std::ptr::null_mut(),
+        destroy: entry.plan_destroy,
+        index,
+        flags: entry.flags,
+        workspace_bytes: 0,
+        workspace_align: 1,
+    };
     if let Some(make) = entry.plan {
         let mut info: DiPlanInfo = blank();
         // SAFETY: as above; both out-pointers are writable.
-        let error = unsafe { take_error(make(backend.raw, shared.device, args, &raw mut plan.raw, &raw mut info)) };
-        match error {
+        match unsafe { take_error(make(backend.raw, opened.device, args, &raw mut plan.raw, &raw mut info)) } {
             Some(error) if error.code == DI_E_UNSUPPORTED => return Ok(Err(error.to_string())),
             Some(error) => return Err(error),
             None => {}
         }
+        plan.flags |= info.flags;
         plan.workspace_bytes = info.workspace_bytes;
         plan.workspace_align = u64::from(info.workspace_align).max(1).next_power_of_two();
     }

@@ -135,9 +135,9 @@ pub(crate) fn parameters(op: &Op) -> String {
     let mut out = String::new();
     for arg in &op.args {
         let ty = match (arg.kind, arg.optional) {
-            (Kind::Tensor, false) => "&dyn Shaped",
-            (Kind::Tensor, true) => "Option<&dyn Shaped>",
-            (Kind::TensorList, _) => "&dyn ShapedList",
+            (Kind::Tensor, false) => "&impl Shaped",
+            (Kind::Tensor, true) => "Option<&impl Shaped>",
+            (Kind::TensorList, _) => "&impl ShapedList",
             (Kind::U32, _) => "u32",
             (Kind::I32, _) => "i32",
             (Kind::F32, _) => "f32",
