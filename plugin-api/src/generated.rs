@@ -6,8 +6,10 @@ use std::mem::offset_of;
 
 use crate::abi::{DiOpHeader, DiTensor, DiTensorList};
 use crate::check::{ArgError, Checker, Shaped, ShapedList, ceil_div, extent_or_zero};
-use crate::reflection::{ArgInfo, Class, Contract, Kind, Op, OpInfo, RawArgs, Role};
-use crate::sdk::tensor::{In, InList, Out};
+use crate::contract::{Class, Contract, Terms};
+use crate::extents::{Arguments, Extents, Named};
+use crate::reflection::{ArgInfo, Kind, Op, OpInfo, RawArgs, Role};
+use crate::sdk::tensor::{Desc, DescList, In, InList, Out};
 
 /// Arguments of `gather`, version 1, as they cross the boundary.
 #[repr(C)]
@@ -40,13 +42,14 @@ pub struct GatherDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_gather(
-    table: &dyn Shaped,
-    index: &dyn Shaped,
+    table: &impl Shaped,
+    index: &impl Shaped,
     repeat: u32,
-    out: &dyn Shaped,
+    out: &impl Shaped,
 ) -> Result<GatherDims, ArgError> {
-    let c = Checker::new(&Gather::INFO.name);
+    let c = Checker::new(Gather::INFO.name);
     let d_repeat = i64::from(repeat);
     c.tensor("table", table, 2, 0x17)?;
     c.tensor("index", index, 1, 0x4)?;
@@ -58,6 +61,13 @@ pub fn check_gather(
     c.extent("out", out, 1, d_repeat, "repeat")?;
     c.extent("out", out, 2, d_c, "C")?;
     Ok(GatherDims { n: d_n as usize, c: d_c as usize, m: d_m as usize })
+}
+
+fn extents_of_gather(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("gather", arguments);
+    let repeat = a.number("repeat")?;
+    let dims = check_gather(a.tensor("table")?, a.tensor("index")?, repeat, a.tensor("out")?)?;
+    Ok(Extents::new([("N", dims.n), ("C", dims.c), ("M", dims.m), ("repeat", repeat as usize)]))
 }
 
 /// Checked arguments of one `gather` call, for a kernel.
@@ -74,6 +84,20 @@ pub struct GatherArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `gather` call, for `supports` and `plan`.
+pub struct GatherProto<'a> {
+    /// Extents.
+    pub dims: GatherDims,
+    /// Rows to choose from.
+    pub table: Desc<'a>,
+    /// Row numbers.
+    pub index: Desc<'a>,
+    /// Times that each row is written.
+    pub repeat: u32,
+    /// Chosen rows.
+    pub out: Desc<'a>,
+}
+
 /// Rows of a table, by index.
 pub struct Gather;
 
@@ -88,11 +112,17 @@ impl Gather {
         args_size: size_of::<DiArgsGatherV1>(),
         contract: Contract {
             class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
             bound: "",
-            accumulator: "",
-            rounding: "",
+            accumulator: "none",
+            rounding: "F32 to BF16 to nearest even; nothing else is rounded",
+            denormals: "kept",
             nan: "payloads are copied; an F32 NaN rounds to a quiet BF16 NaN",
+            duplicates: "a row that is named twice is written twice",
         },
+        extents: extents_of_gather,
         args: &[
             ArgInfo {
                 name: "table",
@@ -143,6 +173,7 @@ impl RawArgs for DiArgsGatherV1 {}
 impl Op for Gather {
     type Raw = DiArgsGatherV1;
     type Args<'a> = GatherArgs<'a>;
+    type Proto<'a> = GatherProto<'a>;
     const INFO: &'static OpInfo = Gather::INFO;
 
     #[allow(unsafe_code)]
@@ -155,6 +186,19 @@ impl Op for Gather {
             let out = Out::new("gather", "out", &raw.out)?;
             let dims = check_gather(&table, &index, repeat, &out)?;
             Ok(GatherArgs { dims, table, index, repeat, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsGatherV1) -> Result<GatherProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let table = Desc::new("gather", "table", &raw.table)?;
+            let index = Desc::new("gather", "index", &raw.index)?;
+            let repeat = raw.repeat;
+            let out = Desc::new("gather", "out", &raw.out)?;
+            let dims = check_gather(&table, &index, repeat, &out)?;
+            Ok(GatherProto { dims, table, index, repeat, out })
         }
     }
 }
@@ -188,8 +232,9 @@ pub struct RmsNormDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
-pub fn check_rms_norm(x: &dyn Shaped, weight: &dyn Shaped, out: &dyn Shaped) -> Result<RmsNormDims, ArgError> {
-    let c = Checker::new(&RmsNorm::INFO.name);
+#[inline]
+pub fn check_rms_norm(x: &impl Shaped, weight: &impl Shaped, out: &impl Shaped) -> Result<RmsNormDims, ArgError> {
+    let c = Checker::new(RmsNorm::INFO.name);
     c.tensor("x", x, 2, 0x3)?;
     c.tensor("weight", weight, 1, 0x3)?;
     c.tensor("out", out, 2, 0x3)?;
@@ -200,6 +245,12 @@ pub fn check_rms_norm(x: &dyn Shaped, weight: &dyn Shaped, out: &dyn Shaped) -> 
     c.extent("out", out, 1, d_n, "N")?;
     c.like("out", out, "x", x)?;
     Ok(RmsNormDims { t: d_t as usize, n: d_n as usize })
+}
+
+fn extents_of_rms_norm(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("rms_norm", arguments);
+    let dims = check_rms_norm(a.tensor("x")?, a.tensor("weight")?, a.tensor("out")?)?;
+    Ok(Extents::new([("T", dims.t), ("N", dims.n)]))
 }
 
 /// Checked arguments of one `rms_norm` call, for a kernel.
@@ -216,6 +267,20 @@ pub struct RmsNormArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `rms_norm` call, for `supports` and `plan`.
+pub struct RmsNormProto<'a> {
+    /// Extents.
+    pub dims: RmsNormDims,
+    /// Rows.
+    pub x: Desc<'a>,
+    /// Gain per column.
+    pub weight: Desc<'a>,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Normalised rows.
+    pub out: Desc<'a>,
+}
+
 /// Root-mean-square normalisation with a weight.
 pub struct RmsNorm;
 
@@ -230,11 +295,17 @@ impl RmsNorm {
         args_size: size_of::<DiArgsRmsNormV1>(),
         contract: Contract {
             class: Class::Bound,
-            bound: "",
+            ulps: 2,
+            factor: 1.0,
+            terms: Terms { text: "N+2", count: |extents| (extents.of("N") + 2) },
+            bound: "the root halves the error of the mean square (N products and additions, the division, eps): factor * gamma / 2 of the value; ulps for the inverse root and two products",
             accumulator: "f32 or wider",
             rounding: "once, to the dtype of out",
+            denormals: "kept",
             nan: "a NaN or infinity in a row makes that row NaN and no other",
+            duplicates: "none: no index",
         },
+        extents: extents_of_rms_norm,
         args: &[
             ArgInfo {
                 name: "x",
@@ -285,6 +356,7 @@ impl RawArgs for DiArgsRmsNormV1 {}
 impl Op for RmsNorm {
     type Raw = DiArgsRmsNormV1;
     type Args<'a> = RmsNormArgs<'a>;
+    type Proto<'a> = RmsNormProto<'a>;
     const INFO: &'static OpInfo = RmsNorm::INFO;
 
     #[allow(unsafe_code)]
@@ -297,6 +369,19 @@ impl Op for RmsNorm {
             let out = Out::new("rms_norm", "out", &raw.out)?;
             let dims = check_rms_norm(&x, &weight, &out)?;
             Ok(RmsNormArgs { dims, x, weight, eps, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsRmsNormV1) -> Result<RmsNormProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("rms_norm", "x", &raw.x)?;
+            let weight = Desc::new("rms_norm", "weight", &raw.weight)?;
+            let eps = raw.eps;
+            let out = Desc::new("rms_norm", "out", &raw.out)?;
+            let dims = check_rms_norm(&x, &weight, &out)?;
+            Ok(RmsNormProto { dims, x, weight, eps, out })
         }
     }
 }
@@ -328,14 +413,21 @@ pub struct RstdDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
-pub fn check_rstd(x: &dyn Shaped, out: &dyn Shaped) -> Result<RstdDims, ArgError> {
-    let c = Checker::new(&Rstd::INFO.name);
+#[inline]
+pub fn check_rstd(x: &impl Shaped, out: &impl Shaped) -> Result<RstdDims, ArgError> {
+    let c = Checker::new(Rstd::INFO.name);
     c.tensor("x", x, 2, 0x3)?;
     c.tensor("out", out, 1, 0x1)?;
     let d_t = x.shape()[0];
     let d_n = x.shape()[1];
     c.extent("out", out, 0, d_t, "T")?;
     Ok(RstdDims { t: d_t as usize, n: d_n as usize })
+}
+
+fn extents_of_rstd(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("rstd", arguments);
+    let dims = check_rstd(a.tensor("x")?, a.tensor("out")?)?;
+    Ok(Extents::new([("T", dims.t), ("N", dims.n)]))
 }
 
 /// Checked arguments of one `rstd` call, for a kernel.
@@ -348,6 +440,18 @@ pub struct RstdArgs<'a> {
     pub eps: f32,
     /// One value per row.
     pub out: Out<'a>,
+}
+
+/// Shapes, formats and scalars of a `rstd` call, for `supports` and `plan`.
+pub struct RstdProto<'a> {
+    /// Extents.
+    pub dims: RstdDims,
+    /// Rows.
+    pub x: Desc<'a>,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// One value per row.
+    pub out: Desc<'a>,
 }
 
 /// Reciprocal root mean square of rows.
@@ -363,12 +467,18 @@ impl Rstd {
         profiles: &["v41-text"],
         args_size: size_of::<DiArgsRstdV1>(),
         contract: Contract {
-            class: Class::Ulp,
-            bound: "1 for the inverse root, plus the error of the mean",
+            class: Class::Bound,
+            ulps: 1,
+            factor: 1.0,
+            terms: Terms { text: "N+2", count: |extents| (extents.of("N") + 2) },
+            bound: "the root halves the error of the mean square (N products and additions, the division, eps): factor * gamma / 2 of the value; ulps for the inverse root",
             accumulator: "f32 or wider",
-            rounding: "",
+            rounding: "once, to F32",
+            denormals: "kept",
             nan: "a NaN in a row makes its result NaN",
+            duplicates: "none: no index",
         },
+        extents: extents_of_rstd,
         args: &[
             ArgInfo {
                 name: "x",
@@ -409,6 +519,7 @@ impl RawArgs for DiArgsRstdV1 {}
 impl Op for Rstd {
     type Raw = DiArgsRstdV1;
     type Args<'a> = RstdArgs<'a>;
+    type Proto<'a> = RstdProto<'a>;
     const INFO: &'static OpInfo = Rstd::INFO;
 
     #[allow(unsafe_code)]
@@ -420,6 +531,18 @@ impl Op for Rstd {
             let out = Out::new("rstd", "out", &raw.out)?;
             let dims = check_rstd(&x, &out)?;
             Ok(RstdArgs { dims, x, eps, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsRstdV1) -> Result<RstdProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("rstd", "x", &raw.x)?;
+            let eps = raw.eps;
+            let out = Desc::new("rstd", "out", &raw.out)?;
+            let dims = check_rstd(&x, &out)?;
+            Ok(RstdProto { dims, x, eps, out })
         }
     }
 }
@@ -455,13 +578,14 @@ pub struct LinearDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_linear(
-    x: &dyn Shaped,
-    weight: &dyn Shaped,
+    x: &impl Shaped,
+    weight: &impl Shaped,
     groups: u32,
-    out: &dyn Shaped,
+    out: &impl Shaped,
 ) -> Result<LinearDims, ArgError> {
-    let c = Checker::new(&Linear::INFO.name);
+    let c = Checker::new(Linear::INFO.name);
     let d_groups = i64::from(groups);
     c.tensor("x", x, 2, 0x23)?;
     c.tensor("weight", weight, 2, 0xc3)?;
@@ -474,6 +598,13 @@ pub fn check_linear(
     c.extent("out", out, 0, d_t, "T")?;
     c.extent("out", out, 1, d_groups.saturating_mul(d_o), "groups*O")?;
     Ok(LinearDims { t: d_t as usize, k: d_k as usize, o: d_o as usize })
+}
+
+fn extents_of_linear(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("linear", arguments);
+    let groups = a.number("groups")?;
+    let dims = check_linear(a.tensor("x")?, a.tensor("weight")?, groups, a.tensor("out")?)?;
+    Ok(Extents::new([("T", dims.t), ("K", dims.k), ("O", dims.o), ("groups", groups as usize)]))
 }
 
 /// Checked arguments of one `linear` call, for a kernel.
@@ -490,6 +621,20 @@ pub struct LinearArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `linear` call, for `supports` and `plan`.
+pub struct LinearProto<'a> {
+    /// Extents.
+    pub dims: LinearDims,
+    /// Input rows.
+    pub x: Desc<'a>,
+    /// Weights, one output per row.
+    pub weight: Desc<'a>,
+    /// Diagonal blocks, at least 1.
+    pub groups: u32,
+    /// Output rows.
+    pub out: Desc<'a>,
+}
+
 /// Product with a transposed weight matrix, optionally block-diagonal.
 pub struct Linear;
 
@@ -504,11 +649,17 @@ impl Linear {
         args_size: size_of::<DiArgsLinearV1>(),
         contract: Contract {
             class: Class::Bound,
+            ulps: 0,
+            factor: 2.0,
+            terms: Terms { text: "K", count: |extents| extents.of("K") },
             bound: "",
             accumulator: "f32 or wider",
             rounding: "once, to the dtype of out",
+            denormals: "kept",
             nan: "propagates into the row or column that holds it",
+            duplicates: "none: no index",
         },
+        extents: extents_of_linear,
         args: &[
             ArgInfo {
                 name: "x",
@@ -559,6 +710,7 @@ impl RawArgs for DiArgsLinearV1 {}
 impl Op for Linear {
     type Raw = DiArgsLinearV1;
     type Args<'a> = LinearArgs<'a>;
+    type Proto<'a> = LinearProto<'a>;
     const INFO: &'static OpInfo = Linear::INFO;
 
     #[allow(unsafe_code)]
@@ -571,6 +723,19 @@ impl Op for Linear {
             let out = Out::new("linear", "out", &raw.out)?;
             let dims = check_linear(&x, &weight, groups, &out)?;
             Ok(LinearArgs { dims, x, weight, groups, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsLinearV1) -> Result<LinearProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("linear", "x", &raw.x)?;
+            let weight = Desc::new("linear", "weight", &raw.weight)?;
+            let groups = raw.groups;
+            let out = Desc::new("linear", "out", &raw.out)?;
+            let dims = check_linear(&x, &weight, groups, &out)?;
+            Ok(LinearProto { dims, x, weight, groups, out })
         }
     }
 }
@@ -608,13 +773,14 @@ pub struct GroupedLinearDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_grouped_linear(
-    x: &dyn Shaped,
-    expert_start: &dyn Shaped,
-    weight: &dyn ShapedList,
-    out: &dyn Shaped,
+    x: &impl Shaped,
+    expert_start: &impl Shaped,
+    weight: &impl ShapedList,
+    out: &impl Shaped,
 ) -> Result<GroupedLinearDims, ArgError> {
-    let c = Checker::new(&GroupedLinear::INFO.name);
+    let c = Checker::new(GroupedLinear::INFO.name);
     c.tensor("x", x, 2, 0x23)?;
     c.tensor("expert_start", expert_start, 1, 0x4)?;
     c.tensor_list("weight", weight, 2, 0xc3)?;
@@ -628,6 +794,12 @@ pub fn check_grouped_linear(
     c.list_extent("weight", weight, 0, d_o, "O")?;
     c.list_extent("weight", weight, 1, d_k, "K")?;
     Ok(GroupedLinearDims { e: d_e as usize, m: d_m as usize, k: d_k as usize, o: d_o as usize })
+}
+
+fn extents_of_grouped_linear(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("grouped_linear", arguments);
+    let dims = check_grouped_linear(a.tensor("x")?, a.tensor("expert_start")?, a.list("weight")?, a.tensor("out")?)?;
+    Ok(Extents::new([("E", dims.e), ("M", dims.m), ("K", dims.k), ("O", dims.o)]))
 }
 
 /// Checked arguments of one `grouped_linear` call, for a kernel.
@@ -644,6 +816,20 @@ pub struct GroupedLinearArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `grouped_linear` call, for `supports` and `plan`.
+pub struct GroupedLinearProto<'a> {
+    /// Extents.
+    pub dims: GroupedLinearDims,
+    /// Rows, sorted by expert.
+    pub x: Desc<'a>,
+    /// First row of each expert, then the end.
+    pub expert_start: Desc<'a>,
+    /// One matrix per expert.
+    pub weight: DescList<'a>,
+    /// Output rows.
+    pub out: Desc<'a>,
+}
+
 /// Products of row ranges with one weight matrix each: the experts of a mixture.
 pub struct GroupedLinear;
 
@@ -658,11 +844,17 @@ impl GroupedLinear {
         args_size: size_of::<DiArgsGroupedLinearV1>(),
         contract: Contract {
             class: Class::Bound,
+            ulps: 0,
+            factor: 2.0,
+            terms: Terms { text: "K", count: |extents| extents.of("K") },
             bound: "",
             accumulator: "f32 or wider",
             rounding: "once, to the dtype of out",
+            denormals: "kept",
             nan: "propagates into the row that holds it",
+            duplicates: "none: no index",
         },
+        extents: extents_of_grouped_linear,
         args: &[
             ArgInfo {
                 name: "x",
@@ -713,6 +905,7 @@ impl RawArgs for DiArgsGroupedLinearV1 {}
 impl Op for GroupedLinear {
     type Raw = DiArgsGroupedLinearV1;
     type Args<'a> = GroupedLinearArgs<'a>;
+    type Proto<'a> = GroupedLinearProto<'a>;
     const INFO: &'static OpInfo = GroupedLinear::INFO;
 
     #[allow(unsafe_code)]
@@ -725,6 +918,19 @@ impl Op for GroupedLinear {
             let out = Out::new("grouped_linear", "out", &raw.out)?;
             let dims = check_grouped_linear(&x, &expert_start, &weight, &out)?;
             Ok(GroupedLinearArgs { dims, x, expert_start, weight, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsGroupedLinearV1) -> Result<GroupedLinearProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("grouped_linear", "x", &raw.x)?;
+            let expert_start = Desc::new("grouped_linear", "expert_start", &raw.expert_start)?;
+            let weight = DescList::new("grouped_linear", "weight", &raw.weight)?;
+            let out = Desc::new("grouped_linear", "out", &raw.out)?;
+            let dims = check_grouped_linear(&x, &expert_start, &weight, &out)?;
+            Ok(GroupedLinearProto { dims, x, expert_start, weight, out })
         }
     }
 }
@@ -754,8 +960,9 @@ pub struct QuantizeDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
-pub fn check_quantize(x: &dyn Shaped, out: &dyn Shaped) -> Result<QuantizeDims, ArgError> {
-    let c = Checker::new(&Quantize::INFO.name);
+#[inline]
+pub fn check_quantize(x: &impl Shaped, out: &impl Shaped) -> Result<QuantizeDims, ArgError> {
+    let c = Checker::new(Quantize::INFO.name);
     c.tensor("x", x, 2, 0x3)?;
     c.tensor("out", out, 2, 0x1a0)?;
     let d_t = x.shape()[0];
@@ -763,6 +970,12 @@ pub fn check_quantize(x: &dyn Shaped, out: &dyn Shaped) -> Result<QuantizeDims, 
     c.extent("out", out, 0, d_t, "T")?;
     c.extent("out", out, 1, d_n, "N")?;
     Ok(QuantizeDims { t: d_t as usize, n: d_n as usize })
+}
+
+fn extents_of_quantize(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("quantize", arguments);
+    let dims = check_quantize(a.tensor("x")?, a.tensor("out")?)?;
+    Ok(Extents::new([("T", dims.t), ("N", dims.n)]))
 }
 
 /// Checked arguments of one `quantize` call, for a kernel.
@@ -773,6 +986,16 @@ pub struct QuantizeArgs<'a> {
     pub x: In<'a>,
     /// Codes and scales.
     pub out: Out<'a>,
+}
+
+/// Shapes, formats and scalars of a `quantize` call, for `supports` and `plan`.
+pub struct QuantizeProto<'a> {
+    /// Extents.
+    pub dims: QuantizeDims,
+    /// Rows.
+    pub x: Desc<'a>,
+    /// Codes and scales.
+    pub out: Desc<'a>,
 }
 
 /// Rounds rows to a scaled 8- or 4-bit format.
@@ -789,11 +1012,17 @@ impl Quantize {
         args_size: size_of::<DiArgsQuantizeV1>(),
         contract: Contract {
             class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
             bound: "",
-            accumulator: "",
-            rounding: "",
-            nan: "see plugin-api/numerics/src/group.rs: a NaN or infinity makes a UE8M0 scale NaN and with it its group",
+            accumulator: "none",
+            rounding: "products and quotients to F32, then to the element, to nearest even",
+            denormals: "kept until the product or quotient in F32; the smallest scales are in the semantics",
+            nan: "a NaN or infinity makes a UE8M0 scale NaN and with it its group; an FP4_ROW16 scale is NaN for a NaN and 448 for an infinity",
+            duplicates: "none: no index",
         },
+        extents: extents_of_quantize,
         args: &[
             ArgInfo {
                 name: "x",
@@ -824,6 +1053,7 @@ impl RawArgs for DiArgsQuantizeV1 {}
 impl Op for Quantize {
     type Raw = DiArgsQuantizeV1;
     type Args<'a> = QuantizeArgs<'a>;
+    type Proto<'a> = QuantizeProto<'a>;
     const INFO: &'static OpInfo = Quantize::INFO;
 
     #[allow(unsafe_code)]
@@ -834,6 +1064,17 @@ impl Op for Quantize {
             let out = Out::new("quantize", "out", &raw.out)?;
             let dims = check_quantize(&x, &out)?;
             Ok(QuantizeArgs { dims, x, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsQuantizeV1) -> Result<QuantizeProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("quantize", "x", &raw.x)?;
+            let out = Desc::new("quantize", "out", &raw.out)?;
+            let dims = check_quantize(&x, &out)?;
+            Ok(QuantizeProto { dims, x, out })
         }
     }
 }
@@ -871,8 +1112,9 @@ pub struct RopeDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
-pub fn check_rope(x: &dyn Shaped, positions: &dyn Shaped, freqs: &dyn Shaped) -> Result<RopeDims, ArgError> {
-    let c = Checker::new(&Rope::INFO.name);
+#[inline]
+pub fn check_rope(x: &impl Shaped, positions: &impl Shaped, freqs: &impl Shaped) -> Result<RopeDims, ArgError> {
+    let c = Checker::new(Rope::INFO.name);
     c.tensor("x", x, 3, 0x3)?;
     c.tensor("positions", positions, 1, 0x4)?;
     c.tensor("freqs", freqs, 1, 0x1)?;
@@ -882,6 +1124,13 @@ pub fn check_rope(x: &dyn Shaped, positions: &dyn Shaped, freqs: &dyn Shaped) ->
     let d_r = freqs.shape()[0];
     c.extent("positions", positions, 0, d_t, "T")?;
     Ok(RopeDims { t: d_t as usize, h: d_h as usize, d: d_d as usize, r: d_r as usize })
+}
+
+fn extents_of_rope(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("rope", arguments);
+    let inverse = a.number("inverse")?;
+    let dims = check_rope(a.tensor("x")?, a.tensor("positions")?, a.tensor("freqs")?)?;
+    Ok(Extents::new([("T", dims.t), ("H", dims.h), ("D", dims.d), ("R", dims.r), ("inverse", inverse as usize)]))
 }
 
 /// Checked arguments of one `rope` call, for a kernel.
@@ -894,6 +1143,20 @@ pub struct RopeArgs<'a> {
     pub positions: In<'a>,
     /// Angular frequencies in radians per position.
     pub freqs: In<'a>,
+    /// 1 rotates back.
+    pub inverse: u32,
+}
+
+/// Shapes, formats and scalars of a `rope` call, for `supports` and `plan`.
+pub struct RopeProto<'a> {
+    /// Extents.
+    pub dims: RopeDims,
+    /// Vectors, rotated in place.
+    pub x: Desc<'a>,
+    /// Absolute positions.
+    pub positions: Desc<'a>,
+    /// Angular frequencies in radians per position.
+    pub freqs: Desc<'a>,
     /// 1 rotates back.
     pub inverse: u32,
 }
@@ -912,11 +1175,17 @@ impl Rope {
         args_size: size_of::<DiArgsRopeV1>(),
         contract: Contract {
             class: Class::Ulp,
-            bound: "2 of the larger of the pair",
-            accumulator: "",
-            rounding: "once",
+            ulps: 2,
+            factor: 0.0,
+            terms: Terms::NONE,
+            bound: "of the larger of the pair",
+            accumulator: "f32 or wider",
+            rounding: "once, to the dtype of x",
+            denormals: "kept",
             nan: "propagates within its pair",
+            duplicates: "none: no index",
         },
+        extents: extents_of_rope,
         args: &[
             ArgInfo {
                 name: "x",
@@ -967,6 +1236,7 @@ impl RawArgs for DiArgsRopeV1 {}
 impl Op for Rope {
     type Raw = DiArgsRopeV1;
     type Args<'a> = RopeArgs<'a>;
+    type Proto<'a> = RopeProto<'a>;
     const INFO: &'static OpInfo = Rope::INFO;
 
     #[allow(unsafe_code)]
@@ -979,6 +1249,19 @@ impl Op for Rope {
             let inverse = raw.inverse;
             let dims = check_rope(&x, &positions, &freqs)?;
             Ok(RopeArgs { dims, x, positions, freqs, inverse })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsRopeV1) -> Result<RopeProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("rope", "x", &raw.x)?;
+            let positions = Desc::new("rope", "positions", &raw.positions)?;
+            let freqs = Desc::new("rope", "freqs", &raw.freqs)?;
+            let inverse = raw.inverse;
+            let dims = check_rope(&x, &positions, &freqs)?;
+            Ok(RopeProto { dims, x, positions, freqs, inverse })
         }
     }
 }
@@ -1022,17 +1305,18 @@ pub struct HcMixDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_hc_mix(
-    mix: &dyn Shaped,
-    rstd: &dyn Shaped,
-    base: &dyn Shaped,
-    scale: &dyn Shaped,
+    mix: &impl Shaped,
+    rstd: &impl Shaped,
+    base: &impl Shaped,
+    scale: &impl Shaped,
     copies: u32,
-    pre: &dyn Shaped,
-    post: &dyn Shaped,
-    comb: &dyn Shaped,
+    pre: &impl Shaped,
+    post: &impl Shaped,
+    comb: &impl Shaped,
 ) -> Result<HcMixDims, ArgError> {
-    let c = Checker::new(&HcMix::INFO.name);
+    let c = Checker::new(HcMix::INFO.name);
     let d_c = i64::from(copies);
     c.tensor("mix", mix, 2, 0x1)?;
     c.tensor("rstd", rstd, 1, 0x1)?;
@@ -1054,6 +1338,23 @@ pub fn check_hc_mix(
     c.extent("comb", comb, 1, d_c, "C")?;
     c.extent("comb", comb, 2, d_c, "C")?;
     Ok(HcMixDims { t: d_t as usize })
+}
+
+fn extents_of_hc_mix(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("hc_mix", arguments);
+    let copies = a.number("copies")?;
+    let iters = a.number("iters")?;
+    let dims = check_hc_mix(
+        a.tensor("mix")?,
+        a.tensor("rstd")?,
+        a.tensor("base")?,
+        a.tensor("scale")?,
+        copies,
+        a.tensor("pre")?,
+        a.tensor("post")?,
+        a.tensor("comb")?,
+    )?;
+    Ok(Extents::new([("T", dims.t), ("copies", copies as usize), ("C", copies as usize), ("iters", iters as usize)]))
 }
 
 /// Checked arguments of one `hc_mix` call, for a kernel.
@@ -1082,6 +1383,32 @@ pub struct HcMixArgs<'a> {
     pub comb: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `hc_mix` call, for `supports` and `plan`.
+pub struct HcMixProto<'a> {
+    /// Extents.
+    pub dims: HcMixDims,
+    /// Projections of the flattened stream.
+    pub mix: Desc<'a>,
+    /// Reciprocal root mean square of the flattened stream.
+    pub rstd: Desc<'a>,
+    /// Bias: C pre, C post, C*C comb.
+    pub base: Desc<'a>,
+    /// Gains of pre, post and comb.
+    pub scale: Desc<'a>,
+    /// C: copies of the stream.
+    pub copies: u32,
+    /// Sinkhorn iterations, at least 1.
+    pub iters: u32,
+    /// Added as stated above.
+    pub eps: f32,
+    /// Collapse weights for the next sublayer.
+    pub pre: Desc<'a>,
+    /// Weight of the sublayer's output per copy.
+    pub post: Desc<'a>,
+    /// comb[t, i, j] carries copy i into copy j.
+    pub comb: Desc<'a>,
+}
+
 /// Mixing coefficients of a hyper-connection from its raw projections.
 pub struct HcMix;
 
@@ -1096,11 +1423,20 @@ impl HcMix {
         args_size: size_of::<DiArgsHcMixV1>(),
         contract: Contract {
             class: Class::Bound,
-            bound: "",
+            ulps: 4,
+            factor: 2.0,
+            terms: Terms {
+                text: "iters*(copies+3)",
+                count: |extents| extents.of("iters").saturating_mul((extents.of("copies") + 3)),
+            },
+            bound: "of pre and post: ulps, and the error of the argument, which is gamma of 4 roundings of |mix * rstd * scale| + |base|. Of comb: ulps, twice the largest such error of the row, and factor * gamma for the divisions by sums",
             accumulator: "f32 or wider",
             rounding: "once, to F32",
+            denormals: "kept",
             nan: "propagates within its row",
+            duplicates: "none: no index",
         },
+        extents: extents_of_hc_mix,
         args: &[
             ArgInfo {
                 name: "mix",
@@ -1211,6 +1547,7 @@ impl RawArgs for DiArgsHcMixV1 {}
 impl Op for HcMix {
     type Raw = DiArgsHcMixV1;
     type Args<'a> = HcMixArgs<'a>;
+    type Proto<'a> = HcMixProto<'a>;
     const INFO: &'static OpInfo = HcMix::INFO;
 
     #[allow(unsafe_code)]
@@ -1229,6 +1566,25 @@ impl Op for HcMix {
             let comb = Out::new("hc_mix", "comb", &raw.comb)?;
             let dims = check_hc_mix(&mix, &rstd, &base, &scale, copies, &pre, &post, &comb)?;
             Ok(HcMixArgs { dims, mix, rstd, base, scale, copies, iters, eps, pre, post, comb })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsHcMixV1) -> Result<HcMixProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let mix = Desc::new("hc_mix", "mix", &raw.mix)?;
+            let rstd = Desc::new("hc_mix", "rstd", &raw.rstd)?;
+            let base = Desc::new("hc_mix", "base", &raw.base)?;
+            let scale = Desc::new("hc_mix", "scale", &raw.scale)?;
+            let copies = raw.copies;
+            let iters = raw.iters;
+            let eps = raw.eps;
+            let pre = Desc::new("hc_mix", "pre", &raw.pre)?;
+            let post = Desc::new("hc_mix", "post", &raw.post)?;
+            let comb = Desc::new("hc_mix", "comb", &raw.comb)?;
+            let dims = check_hc_mix(&mix, &rstd, &base, &scale, copies, &pre, &post, &comb)?;
+            Ok(HcMixProto { dims, mix, rstd, base, scale, copies, iters, eps, pre, post, comb })
         }
     }
 }
@@ -1262,8 +1618,9 @@ pub struct HcCollapseDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
-pub fn check_hc_collapse(x: &dyn Shaped, pre: &dyn Shaped, out: &dyn Shaped) -> Result<HcCollapseDims, ArgError> {
-    let c = Checker::new(&HcCollapse::INFO.name);
+#[inline]
+pub fn check_hc_collapse(x: &impl Shaped, pre: &impl Shaped, out: &impl Shaped) -> Result<HcCollapseDims, ArgError> {
+    let c = Checker::new(HcCollapse::INFO.name);
     c.tensor("x", x, 3, 0x3)?;
     c.tensor("pre", pre, 2, 0x1)?;
     c.tensor("out", out, 2, 0x3)?;
@@ -1278,6 +1635,12 @@ pub fn check_hc_collapse(x: &dyn Shaped, pre: &dyn Shaped, out: &dyn Shaped) -> 
     Ok(HcCollapseDims { t: d_t as usize, c: d_c as usize, d: d_d as usize })
 }
 
+fn extents_of_hc_collapse(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("hc_collapse", arguments);
+    let dims = check_hc_collapse(a.tensor("x")?, a.tensor("pre")?, a.tensor("out")?)?;
+    Ok(Extents::new([("T", dims.t), ("C", dims.c), ("D", dims.d)]))
+}
+
 /// Checked arguments of one `hc_collapse` call, for a kernel.
 pub struct HcCollapseArgs<'a> {
     /// Extents.
@@ -1288,6 +1651,18 @@ pub struct HcCollapseArgs<'a> {
     pub pre: In<'a>,
     /// Input of a sublayer.
     pub out: Out<'a>,
+}
+
+/// Shapes, formats and scalars of a `hc_collapse` call, for `supports` and `plan`.
+pub struct HcCollapseProto<'a> {
+    /// Extents.
+    pub dims: HcCollapseDims,
+    /// The stream.
+    pub x: Desc<'a>,
+    /// Weights.
+    pub pre: Desc<'a>,
+    /// Input of a sublayer.
+    pub out: Desc<'a>,
 }
 
 /// Weighted sum of the copies of the stream.
@@ -1304,11 +1679,17 @@ impl HcCollapse {
         args_size: size_of::<DiArgsHcCollapseV1>(),
         contract: Contract {
             class: Class::Bound,
+            ulps: 0,
+            factor: 2.0,
+            terms: Terms { text: "C", count: |extents| extents.of("C") },
             bound: "",
             accumulator: "f32 or wider",
             rounding: "once, to the dtype of out",
+            denormals: "kept",
             nan: "propagates within its row and channel",
+            duplicates: "none: no index",
         },
+        extents: extents_of_hc_collapse,
         args: &[
             ArgInfo {
                 name: "x",
@@ -1349,6 +1730,7 @@ impl RawArgs for DiArgsHcCollapseV1 {}
 impl Op for HcCollapse {
     type Raw = DiArgsHcCollapseV1;
     type Args<'a> = HcCollapseArgs<'a>;
+    type Proto<'a> = HcCollapseProto<'a>;
     const INFO: &'static OpInfo = HcCollapse::INFO;
 
     #[allow(unsafe_code)]
@@ -1360,6 +1742,18 @@ impl Op for HcCollapse {
             let out = Out::new("hc_collapse", "out", &raw.out)?;
             let dims = check_hc_collapse(&x, &pre, &out)?;
             Ok(HcCollapseArgs { dims, x, pre, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsHcCollapseV1) -> Result<HcCollapseProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("hc_collapse", "x", &raw.x)?;
+            let pre = Desc::new("hc_collapse", "pre", &raw.pre)?;
+            let out = Desc::new("hc_collapse", "out", &raw.out)?;
+            let dims = check_hc_collapse(&x, &pre, &out)?;
+            Ok(HcCollapseProto { dims, x, pre, out })
         }
     }
 }
@@ -1395,13 +1789,14 @@ pub struct HcExpandDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_hc_expand(
-    x: &dyn Shaped,
-    y: &dyn Shaped,
-    post: &dyn Shaped,
-    comb: &dyn Shaped,
+    x: &impl Shaped,
+    y: &impl Shaped,
+    post: &impl Shaped,
+    comb: &impl Shaped,
 ) -> Result<HcExpandDims, ArgError> {
-    let c = Checker::new(&HcExpand::INFO.name);
+    let c = Checker::new(HcExpand::INFO.name);
     c.tensor("x", x, 3, 0x3)?;
     c.tensor("y", y, 2, 0x3)?;
     c.tensor("post", post, 2, 0x1)?;
@@ -1420,6 +1815,12 @@ pub fn check_hc_expand(
     Ok(HcExpandDims { t: d_t as usize, c: d_c as usize, d: d_d as usize })
 }
 
+fn extents_of_hc_expand(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("hc_expand", arguments);
+    let dims = check_hc_expand(a.tensor("x")?, a.tensor("y")?, a.tensor("post")?, a.tensor("comb")?)?;
+    Ok(Extents::new([("T", dims.t), ("C", dims.c), ("D", dims.d)]))
+}
+
 /// Checked arguments of one `hc_expand` call, for a kernel.
 pub struct HcExpandArgs<'a> {
     /// Extents.
@@ -1432,6 +1833,20 @@ pub struct HcExpandArgs<'a> {
     pub post: In<'a>,
     /// Mixing matrix.
     pub comb: In<'a>,
+}
+
+/// Shapes, formats and scalars of a `hc_expand` call, for `supports` and `plan`.
+pub struct HcExpandProto<'a> {
+    /// Extents.
+    pub dims: HcExpandDims,
+    /// The stream.
+    pub x: Desc<'a>,
+    /// Output of the sublayer.
+    pub y: Desc<'a>,
+    /// Weight of y per copy.
+    pub post: Desc<'a>,
+    /// Mixing matrix.
+    pub comb: Desc<'a>,
 }
 
 /// Adds a sublayer's output to the stream and mixes the copies, in place.
@@ -1448,11 +1863,17 @@ impl HcExpand {
         args_size: size_of::<DiArgsHcExpandV1>(),
         contract: Contract {
             class: Class::Bound,
+            ulps: 0,
+            factor: 2.0,
+            terms: Terms { text: "C+1", count: |extents| (extents.of("C") + 1) },
             bound: "",
             accumulator: "f32 or wider",
             rounding: "once, to the dtype of x",
+            denormals: "kept",
             nan: "propagates within its row and channel",
+            duplicates: "none: no index",
         },
+        extents: extents_of_hc_expand,
         args: &[
             ArgInfo {
                 name: "x",
@@ -1503,6 +1924,7 @@ impl RawArgs for DiArgsHcExpandV1 {}
 impl Op for HcExpand {
     type Raw = DiArgsHcExpandV1;
     type Args<'a> = HcExpandArgs<'a>;
+    type Proto<'a> = HcExpandProto<'a>;
     const INFO: &'static OpInfo = HcExpand::INFO;
 
     #[allow(unsafe_code)]
@@ -1515,6 +1937,19 @@ impl Op for HcExpand {
             let comb = In::new("hc_expand", "comb", &raw.comb)?;
             let dims = check_hc_expand(&x, &y, &post, &comb)?;
             Ok(HcExpandArgs { dims, x, y, post, comb })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsHcExpandV1) -> Result<HcExpandProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("hc_expand", "x", &raw.x)?;
+            let y = Desc::new("hc_expand", "y", &raw.y)?;
+            let post = Desc::new("hc_expand", "post", &raw.post)?;
+            let comb = Desc::new("hc_expand", "comb", &raw.comb)?;
+            let dims = check_hc_expand(&x, &y, &post, &comb)?;
+            Ok(HcExpandProto { dims, x, y, post, comb })
         }
     }
 }
@@ -1556,13 +1991,14 @@ pub struct StoreKvCacheDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_store_kv_cache(
-    kv: &dyn Shaped,
-    slots: &dyn Shaped,
-    cache: &dyn Shaped,
-    rounded: Option<&dyn Shaped>,
+    kv: &impl Shaped,
+    slots: &impl Shaped,
+    cache: &impl Shaped,
+    rounded: Option<&impl Shaped>,
 ) -> Result<StoreKvCacheDims, ArgError> {
-    let c = Checker::new(&StoreKvCache::INFO.name);
+    let c = Checker::new(StoreKvCache::INFO.name);
     c.tensor("kv", kv, 2, 0x3)?;
     c.tensor("slots", slots, 1, 0x4)?;
     c.tensor("cache", cache, 2, 0x10)?;
@@ -1576,6 +2012,21 @@ pub fn check_store_kv_cache(
     c.optional_extent("rounded", rounded, 1, d_d, "D")?;
     c.optional_like("rounded", rounded, "kv", kv)?;
     Ok(StoreKvCacheDims { t: d_t as usize, d: d_d as usize, p: d_p as usize, b: d_b as usize })
+}
+
+fn extents_of_store_kv_cache(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("store_kv_cache", arguments);
+    let format = a.number("format")?;
+    let entries_per_page = a.number("entries_per_page")?;
+    let dims = check_store_kv_cache(a.tensor("kv")?, a.tensor("slots")?, a.tensor("cache")?, a.optional("rounded"))?;
+    Ok(Extents::new([
+        ("T", dims.t),
+        ("D", dims.d),
+        ("P", dims.p),
+        ("B", dims.b),
+        ("format", format as usize),
+        ("entries_per_page", entries_per_page as usize),
+    ]))
 }
 
 /// Checked arguments of one `store_kv_cache` call, for a kernel.
@@ -1596,6 +2047,24 @@ pub struct StoreKvCacheArgs<'a> {
     pub rounded: Option<Out<'a>>,
 }
 
+/// Shapes, formats and scalars of a `store_kv_cache` call, for `supports` and `plan`.
+pub struct StoreKvCacheProto<'a> {
+    /// Extents.
+    pub dims: StoreKvCacheDims,
+    /// Rows.
+    pub kv: Desc<'a>,
+    /// Entry numbers, or -1.
+    pub slots: Desc<'a>,
+    /// Pages; the stride of a page may exceed B.
+    pub cache: Desc<'a>,
+    /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
+    pub format: u32,
+    /// Entries in a page.
+    pub entries_per_page: u32,
+    /// What a reader will see.
+    pub rounded: Option<Desc<'a>>,
+}
+
 /// Encodes rows into cache entries.
 pub struct StoreKvCache;
 
@@ -1610,11 +2079,17 @@ impl StoreKvCache {
         args_size: size_of::<DiArgsStoreKvCacheV1>(),
         contract: Contract {
             class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
             bound: "",
-            accumulator: "",
-            rounding: "",
+            accumulator: "none",
+            rounding: "as quantize; F32 to BF16 to nearest even",
+            denormals: "as quantize; F32 and BF16 entries keep them",
             nan: "as quantize; F32 and BF16 entries copy payloads",
+            duplicates: "of several rows that name one slot the highest wins",
         },
+        extents: extents_of_store_kv_cache,
         args: &[
             ArgInfo {
                 name: "kv",
@@ -1685,6 +2160,7 @@ impl RawArgs for DiArgsStoreKvCacheV1 {}
 impl Op for StoreKvCache {
     type Raw = DiArgsStoreKvCacheV1;
     type Args<'a> = StoreKvCacheArgs<'a>;
+    type Proto<'a> = StoreKvCacheProto<'a>;
     const INFO: &'static OpInfo = StoreKvCache::INFO;
 
     #[allow(unsafe_code)]
@@ -1697,8 +2173,23 @@ impl Op for StoreKvCache {
             let format = raw.format;
             let entries_per_page = raw.entries_per_page;
             let rounded = Out::optional("store_kv_cache", "rounded", &raw.rounded)?;
-            let dims = check_store_kv_cache(&kv, &slots, &cache, rounded.as_ref().map(|t| t as &dyn Shaped))?;
+            let dims = check_store_kv_cache(&kv, &slots, &cache, rounded.as_ref())?;
             Ok(StoreKvCacheArgs { dims, kv, slots, cache, format, entries_per_page, rounded })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsStoreKvCacheV1) -> Result<StoreKvCacheProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let kv = Desc::new("store_kv_cache", "kv", &raw.kv)?;
+            let slots = Desc::new("store_kv_cache", "slots", &raw.slots)?;
+            let cache = Desc::new("store_kv_cache", "cache", &raw.cache)?;
+            let format = raw.format;
+            let entries_per_page = raw.entries_per_page;
+            let rounded = Desc::optional("store_kv_cache", "rounded", &raw.rounded)?;
+            let dims = check_store_kv_cache(&kv, &slots, &cache, rounded.as_ref())?;
+            Ok(StoreKvCacheProto { dims, kv, slots, cache, format, entries_per_page, rounded })
         }
     }
 }
@@ -1738,12 +2229,13 @@ pub struct LoadPagedKvCacheDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_load_paged_kv_cache(
-    cache: &dyn Shaped,
-    slots: &dyn Shaped,
-    out: &dyn Shaped,
+    cache: &impl Shaped,
+    slots: &impl Shaped,
+    out: &impl Shaped,
 ) -> Result<LoadPagedKvCacheDims, ArgError> {
-    let c = Checker::new(&LoadPagedKvCache::INFO.name);
+    let c = Checker::new(LoadPagedKvCache::INFO.name);
     c.tensor("cache", cache, 2, 0x10)?;
     c.tensor("slots", slots, 1, 0x4)?;
     c.tensor("out", out, 2, 0x3)?;
@@ -1753,6 +2245,21 @@ pub fn check_load_paged_kv_cache(
     let d_d = out.shape()[1];
     c.extent("out", out, 0, d_m, "M")?;
     Ok(LoadPagedKvCacheDims { p: d_p as usize, b: d_b as usize, m: d_m as usize, d: d_d as usize })
+}
+
+fn extents_of_load_paged_kv_cache(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("load_paged_kv_cache", arguments);
+    let format = a.number("format")?;
+    let entries_per_page = a.number("entries_per_page")?;
+    let dims = check_load_paged_kv_cache(a.tensor("cache")?, a.tensor("slots")?, a.tensor("out")?)?;
+    Ok(Extents::new([
+        ("P", dims.p),
+        ("B", dims.b),
+        ("M", dims.m),
+        ("D", dims.d),
+        ("format", format as usize),
+        ("entries_per_page", entries_per_page as usize),
+    ]))
 }
 
 /// Checked arguments of one `load_paged_kv_cache` call, for a kernel.
@@ -1771,6 +2278,22 @@ pub struct LoadPagedKvCacheArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `load_paged_kv_cache` call, for `supports` and `plan`.
+pub struct LoadPagedKvCacheProto<'a> {
+    /// Extents.
+    pub dims: LoadPagedKvCacheDims,
+    /// Pages.
+    pub cache: Desc<'a>,
+    /// Entry numbers, or -1.
+    pub slots: Desc<'a>,
+    /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
+    pub format: u32,
+    /// Entries in a page.
+    pub entries_per_page: u32,
+    /// Decoded rows.
+    pub out: Desc<'a>,
+}
+
 /// Decodes cache entries into rows.
 pub struct LoadPagedKvCache;
 
@@ -1785,11 +2308,17 @@ impl LoadPagedKvCache {
         args_size: size_of::<DiArgsLoadPagedKvCacheV1>(),
         contract: Contract {
             class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
             bound: "",
-            accumulator: "",
+            accumulator: "none",
             rounding: "element * scale in F32, then to nearest even",
+            denormals: "kept",
             nan: "E4M3 NaN codes decode to NaN",
+            duplicates: "a slot that is named twice is read twice",
         },
+        extents: extents_of_load_paged_kv_cache,
         args: &[
             ArgInfo {
                 name: "cache",
@@ -1850,6 +2379,7 @@ impl RawArgs for DiArgsLoadPagedKvCacheV1 {}
 impl Op for LoadPagedKvCache {
     type Raw = DiArgsLoadPagedKvCacheV1;
     type Args<'a> = LoadPagedKvCacheArgs<'a>;
+    type Proto<'a> = LoadPagedKvCacheProto<'a>;
     const INFO: &'static OpInfo = LoadPagedKvCache::INFO;
 
     #[allow(unsafe_code)]
@@ -1863,6 +2393,20 @@ impl Op for LoadPagedKvCache {
             let out = Out::new("load_paged_kv_cache", "out", &raw.out)?;
             let dims = check_load_paged_kv_cache(&cache, &slots, &out)?;
             Ok(LoadPagedKvCacheArgs { dims, cache, slots, format, entries_per_page, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsLoadPagedKvCacheV1) -> Result<LoadPagedKvCacheProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let cache = Desc::new("load_paged_kv_cache", "cache", &raw.cache)?;
+            let slots = Desc::new("load_paged_kv_cache", "slots", &raw.slots)?;
+            let format = raw.format;
+            let entries_per_page = raw.entries_per_page;
+            let out = Desc::new("load_paged_kv_cache", "out", &raw.out)?;
+            let dims = check_load_paged_kv_cache(&cache, &slots, &out)?;
+            Ok(LoadPagedKvCacheProto { dims, cache, slots, format, entries_per_page, out })
         }
     }
 }
@@ -1902,13 +2446,14 @@ pub struct ConvertKvIndexDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_convert_kv_index(
-    positions: &dyn Shaped,
-    row_request: &dyn Shaped,
-    block_table: &dyn Shaped,
-    slots: &dyn Shaped,
+    positions: &impl Shaped,
+    row_request: &impl Shaped,
+    block_table: &impl Shaped,
+    slots: &impl Shaped,
 ) -> Result<ConvertKvIndexDims, ArgError> {
-    let c = Checker::new(&ConvertKvIndex::INFO.name);
+    let c = Checker::new(ConvertKvIndex::INFO.name);
     c.tensor("positions", positions, 2, 0x4)?;
     c.tensor("row_request", row_request, 1, 0x4)?;
     c.tensor("block_table", block_table, 2, 0x4)?;
@@ -1921,6 +2466,24 @@ pub fn check_convert_kv_index(
     c.extent("slots", slots, 0, d_t, "T")?;
     c.extent("slots", slots, 1, d_k, "K")?;
     Ok(ConvertKvIndexDims { t: d_t as usize, k: d_k as usize, q: d_q as usize, g: d_g as usize })
+}
+
+fn extents_of_convert_kv_index(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("convert_kv_index", arguments);
+    let entries_per_page = a.number("entries_per_page")?;
+    let dims = check_convert_kv_index(
+        a.tensor("positions")?,
+        a.tensor("row_request")?,
+        a.tensor("block_table")?,
+        a.tensor("slots")?,
+    )?;
+    Ok(Extents::new([
+        ("T", dims.t),
+        ("K", dims.k),
+        ("Q", dims.q),
+        ("G", dims.g),
+        ("entries_per_page", entries_per_page as usize),
+    ]))
 }
 
 /// Checked arguments of one `convert_kv_index` call, for a kernel.
@@ -1939,6 +2502,22 @@ pub struct ConvertKvIndexArgs<'a> {
     pub slots: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `convert_kv_index` call, for `supports` and `plan`.
+pub struct ConvertKvIndexProto<'a> {
+    /// Extents.
+    pub dims: ConvertKvIndexDims,
+    /// Entry positions within the request, or -1.
+    pub positions: Desc<'a>,
+    /// Request of each row.
+    pub row_request: Desc<'a>,
+    /// Pages of each request.
+    pub block_table: Desc<'a>,
+    /// Entries in a page.
+    pub entries_per_page: u32,
+    /// Cache slots, or -1.
+    pub slots: Desc<'a>,
+}
+
 /// Turns entry positions of a request into cache slots.
 pub struct ConvertKvIndex;
 
@@ -1951,7 +2530,19 @@ impl ConvertKvIndex {
         family: "cache",
         profiles: &["v41-text"],
         args_size: size_of::<DiArgsConvertKvIndexV1>(),
-        contract: Contract { class: Class::Exact, bound: "", accumulator: "", rounding: "", nan: "" },
+        contract: Contract {
+            class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
+            bound: "",
+            accumulator: "none",
+            rounding: "none",
+            denormals: "none: no float is read",
+            nan: "none: no float is read",
+            duplicates: "each position is converted by itself",
+        },
+        extents: extents_of_convert_kv_index,
         args: &[
             ArgInfo {
                 name: "positions",
@@ -2012,6 +2603,7 @@ impl RawArgs for DiArgsConvertKvIndexV1 {}
 impl Op for ConvertKvIndex {
     type Raw = DiArgsConvertKvIndexV1;
     type Args<'a> = ConvertKvIndexArgs<'a>;
+    type Proto<'a> = ConvertKvIndexProto<'a>;
     const INFO: &'static OpInfo = ConvertKvIndex::INFO;
 
     #[allow(unsafe_code)]
@@ -2025,6 +2617,20 @@ impl Op for ConvertKvIndex {
             let slots = Out::new("convert_kv_index", "slots", &raw.slots)?;
             let dims = check_convert_kv_index(&positions, &row_request, &block_table, &slots)?;
             Ok(ConvertKvIndexArgs { dims, positions, row_request, block_table, entries_per_page, slots })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsConvertKvIndexV1) -> Result<ConvertKvIndexProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let positions = Desc::new("convert_kv_index", "positions", &raw.positions)?;
+            let row_request = Desc::new("convert_kv_index", "row_request", &raw.row_request)?;
+            let block_table = Desc::new("convert_kv_index", "block_table", &raw.block_table)?;
+            let entries_per_page = raw.entries_per_page;
+            let slots = Desc::new("convert_kv_index", "slots", &raw.slots)?;
+            let dims = check_convert_kv_index(&positions, &row_request, &block_table, &slots)?;
+            Ok(ConvertKvIndexProto { dims, positions, row_request, block_table, entries_per_page, slots })
         }
     }
 }
@@ -2078,18 +2684,19 @@ pub struct CompressAndUpdateStateDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_compress_and_update_state(
-    latent: &dyn Shaped,
-    score: &dyn Shaped,
-    state: &dyn Shaped,
-    group_row: &dyn Shaped,
-    positions: &dyn Shaped,
-    row_request: &dyn Shaped,
-    request_start: &dyn Shaped,
-    state_slot: &dyn Shaped,
-    out: &dyn Shaped,
+    latent: &impl Shaped,
+    score: &impl Shaped,
+    state: &impl Shaped,
+    group_row: &impl Shaped,
+    positions: &impl Shaped,
+    row_request: &impl Shaped,
+    request_start: &impl Shaped,
+    state_slot: &impl Shaped,
+    out: &impl Shaped,
 ) -> Result<CompressAndUpdateStateDims, ArgError> {
-    let c = Checker::new(&CompressAndUpdateState::INFO.name);
+    let c = Checker::new(CompressAndUpdateState::INFO.name);
     c.tensor("latent", latent, 2, 0x1)?;
     c.tensor("score", score, 2, 0x1)?;
     c.tensor("state", state, 4, 0x1)?;
@@ -2124,6 +2731,31 @@ pub fn check_compress_and_update_state(
     })
 }
 
+fn extents_of_compress_and_update_state(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("compress_and_update_state", arguments);
+    let ratio = a.number("ratio")?;
+    let dims = check_compress_and_update_state(
+        a.tensor("latent")?,
+        a.tensor("score")?,
+        a.tensor("state")?,
+        a.tensor("group_row")?,
+        a.tensor("positions")?,
+        a.tensor("row_request")?,
+        a.tensor("request_start")?,
+        a.tensor("state_slot")?,
+        a.tensor("out")?,
+    )?;
+    Ok(Extents::new([
+        ("T", dims.t),
+        ("D", dims.d),
+        ("N", dims.n),
+        ("S", dims.s),
+        ("M", dims.m),
+        ("Q", dims.q),
+        ("ratio", ratio as usize),
+    ]))
+}
+
 /// Checked arguments of one `compress_and_update_state` call, for a kernel.
 pub struct CompressAndUpdateStateArgs<'a> {
     /// Extents.
@@ -2150,6 +2782,32 @@ pub struct CompressAndUpdateStateArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `compress_and_update_state` call, for `supports` and `plan`.
+pub struct CompressAndUpdateStateProto<'a> {
+    /// Extents.
+    pub dims: CompressAndUpdateStateDims,
+    /// Values to pool.
+    pub latent: Desc<'a>,
+    /// Gates.
+    pub score: Desc<'a>,
+    /// Rings of the latest rows, per state slot.
+    pub state: Desc<'a>,
+    /// Last row of each group that ends in this call, ascending.
+    pub group_row: Desc<'a>,
+    /// Absolute positions.
+    pub positions: Desc<'a>,
+    /// Request of each row.
+    pub row_request: Desc<'a>,
+    /// First row of each request, then T.
+    pub request_start: Desc<'a>,
+    /// State slot of each request.
+    pub state_slot: Desc<'a>,
+    /// Tokens in a group, at least 2 and at most S.
+    pub ratio: u32,
+    /// One row per group.
+    pub out: Desc<'a>,
+}
+
 /// Pools groups of consecutive tokens and keeps the open group.
 pub struct CompressAndUpdateState;
 
@@ -2164,11 +2822,17 @@ impl CompressAndUpdateState {
         args_size: size_of::<DiArgsCompressAndUpdateStateV1>(),
         contract: Contract {
             class: Class::Bound,
-            bound: "",
+            ulps: 2,
+            factor: 2.0,
+            terms: Terms { text: "ratio", count: |extents| extents.of("ratio") },
+            bound: "factor * gamma covers the sum of weights and the weighted sum; every weight counts twice, there and in the sum of weights, with ulps of its exponential and |score - largest| roundings of the argument",
             accumulator: "f32 or wider",
             rounding: "once, to the dtype of out",
+            denormals: "kept",
             nan: "propagates within its group and channel",
+            duplicates: "two requests with one state slot are refused; a group that is named twice is pooled twice",
         },
+        extents: extents_of_compress_and_update_state,
         args: &[
             ArgInfo {
                 name: "latent",
@@ -2279,6 +2943,7 @@ impl RawArgs for DiArgsCompressAndUpdateStateV1 {}
 impl Op for CompressAndUpdateState {
     type Raw = DiArgsCompressAndUpdateStateV1;
     type Args<'a> = CompressAndUpdateStateArgs<'a>;
+    type Proto<'a> = CompressAndUpdateStateProto<'a>;
     const INFO: &'static OpInfo = CompressAndUpdateState::INFO;
 
     #[allow(unsafe_code)]
@@ -2307,6 +2972,47 @@ impl Op for CompressAndUpdateState {
                 &out,
             )?;
             Ok(CompressAndUpdateStateArgs {
+                dims,
+                latent,
+                score,
+                state,
+                group_row,
+                positions,
+                row_request,
+                request_start,
+                state_slot,
+                ratio,
+                out,
+            })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsCompressAndUpdateStateV1) -> Result<CompressAndUpdateStateProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let latent = Desc::new("compress_and_update_state", "latent", &raw.latent)?;
+            let score = Desc::new("compress_and_update_state", "score", &raw.score)?;
+            let state = Desc::new("compress_and_update_state", "state", &raw.state)?;
+            let group_row = Desc::new("compress_and_update_state", "group_row", &raw.group_row)?;
+            let positions = Desc::new("compress_and_update_state", "positions", &raw.positions)?;
+            let row_request = Desc::new("compress_and_update_state", "row_request", &raw.row_request)?;
+            let request_start = Desc::new("compress_and_update_state", "request_start", &raw.request_start)?;
+            let state_slot = Desc::new("compress_and_update_state", "state_slot", &raw.state_slot)?;
+            let ratio = raw.ratio;
+            let out = Desc::new("compress_and_update_state", "out", &raw.out)?;
+            let dims = check_compress_and_update_state(
+                &latent,
+                &score,
+                &state,
+                &group_row,
+                &positions,
+                &row_request,
+                &request_start,
+                &state_slot,
+                &out,
+            )?;
+            Ok(CompressAndUpdateStateProto {
                 dims,
                 latent,
                 score,
@@ -2382,17 +3088,18 @@ pub struct IndexScoresDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_index_scores(
-    q: &dyn Shaped,
-    head_weight: &dyn Shaped,
-    keys: &dyn Shaped,
-    row_request: &dyn Shaped,
-    block_table: &dyn Shaped,
-    visible: &dyn Shaped,
-    candidates: Option<&dyn Shaped>,
-    out: &dyn Shaped,
+    q: &impl Shaped,
+    head_weight: &impl Shaped,
+    keys: &impl Shaped,
+    row_request: &impl Shaped,
+    block_table: &impl Shaped,
+    visible: &impl Shaped,
+    candidates: Option<&impl Shaped>,
+    out: &impl Shaped,
 ) -> Result<IndexScoresDims, ArgError> {
-    let c = Checker::new(&IndexScores::INFO.name);
+    let c = Checker::new(IndexScores::INFO.name);
     c.tensor("q", q, 2, 0x83)?;
     c.tensor("head_weight", head_weight, 2, 0x3)?;
     c.tensor("keys", keys, 2, 0x10)?;
@@ -2429,6 +3136,37 @@ pub fn check_index_scores(
     })
 }
 
+fn extents_of_index_scores(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("index_scores", arguments);
+    let format = a.number("format")?;
+    let entries_per_page = a.number("entries_per_page")?;
+    let block_size = a.number("block_size")?;
+    let dims = check_index_scores(
+        a.tensor("q")?,
+        a.tensor("head_weight")?,
+        a.tensor("keys")?,
+        a.tensor("row_request")?,
+        a.tensor("block_table")?,
+        a.tensor("visible")?,
+        a.optional("candidates"),
+        a.tensor("out")?,
+    )?;
+    Ok(Extents::new([
+        ("T", dims.t),
+        ("H", dims.h),
+        ("P", dims.p),
+        ("B", dims.b),
+        ("Q", dims.q),
+        ("G", dims.g),
+        ("N", dims.n),
+        ("L", dims.l),
+        ("D", dims.d),
+        ("format", format as usize),
+        ("entries_per_page", entries_per_page as usize),
+        ("block_size", block_size as usize),
+    ]))
+}
+
 /// Checked arguments of one `index_scores` call, for a kernel.
 pub struct IndexScoresArgs<'a> {
     /// Extents.
@@ -2459,6 +3197,36 @@ pub struct IndexScoresArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `index_scores` call, for `supports` and `plan`.
+pub struct IndexScoresProto<'a> {
+    /// Extents.
+    pub dims: IndexScoresDims,
+    /// Index queries, heads side by side.
+    pub q: Desc<'a>,
+    /// Weight of each head.
+    pub head_weight: Desc<'a>,
+    /// Factor on the head weights.
+    pub scale: f32,
+    /// Pages of index keys.
+    pub keys: Desc<'a>,
+    /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
+    pub format: u32,
+    /// Entries in a page.
+    pub entries_per_page: u32,
+    /// Request of each row.
+    pub row_request: Desc<'a>,
+    /// Pages of each request.
+    pub block_table: Desc<'a>,
+    /// Entries that each row may see.
+    pub visible: Desc<'a>,
+    /// Candidate blocks, ascending, -1 padded.
+    pub candidates: Option<Desc<'a>>,
+    /// Entries in a candidate block; unused without candidates.
+    pub block_size: u32,
+    /// Scores.
+    pub out: Desc<'a>,
+}
+
 /// Scores of cached index keys against the index queries of each row.
 pub struct IndexScores;
 
@@ -2473,11 +3241,17 @@ impl IndexScores {
         args_size: size_of::<DiArgsIndexScoresV1>(),
         contract: Contract {
             class: Class::Bound,
-            bound: "",
+            ulps: 0,
+            factor: 2.0,
+            terms: Terms { text: "D+H", count: |extents| (extents.of("D") + extents.of("H")) },
+            bound: "S is the sum over the heads of |w| times the sum of |q * key|: the products of a head and the sum of the heads are one sum of nested terms",
             accumulator: "f32 or wider",
             rounding: "once, to F32",
+            denormals: "kept",
             nan: "a NaN score stays NaN",
+            duplicates: "entries of a page that is named twice are scored twice",
         },
+        extents: extents_of_index_scores,
         args: &[
             ArgInfo {
                 name: "q",
@@ -2608,6 +3382,7 @@ impl RawArgs for DiArgsIndexScoresV1 {}
 impl Op for IndexScores {
     type Raw = DiArgsIndexScoresV1;
     type Args<'a> = IndexScoresArgs<'a>;
+    type Proto<'a> = IndexScoresProto<'a>;
     const INFO: &'static OpInfo = IndexScores::INFO;
 
     #[allow(unsafe_code)]
@@ -2633,10 +3408,54 @@ impl Op for IndexScores {
                 &row_request,
                 &block_table,
                 &visible,
-                candidates.as_ref().map(|t| t as &dyn Shaped),
+                candidates.as_ref(),
                 &out,
             )?;
             Ok(IndexScoresArgs {
+                dims,
+                q,
+                head_weight,
+                scale,
+                keys,
+                format,
+                entries_per_page,
+                row_request,
+                block_table,
+                visible,
+                candidates,
+                block_size,
+                out,
+            })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsIndexScoresV1) -> Result<IndexScoresProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let q = Desc::new("index_scores", "q", &raw.q)?;
+            let head_weight = Desc::new("index_scores", "head_weight", &raw.head_weight)?;
+            let scale = raw.scale;
+            let keys = Desc::new("index_scores", "keys", &raw.keys)?;
+            let format = raw.format;
+            let entries_per_page = raw.entries_per_page;
+            let row_request = Desc::new("index_scores", "row_request", &raw.row_request)?;
+            let block_table = Desc::new("index_scores", "block_table", &raw.block_table)?;
+            let visible = Desc::new("index_scores", "visible", &raw.visible)?;
+            let candidates = Desc::optional("index_scores", "candidates", &raw.candidates)?;
+            let block_size = raw.block_size;
+            let out = Desc::new("index_scores", "out", &raw.out)?;
+            let dims = check_index_scores(
+                &q,
+                &head_weight,
+                &keys,
+                &row_request,
+                &block_table,
+                &visible,
+                candidates.as_ref(),
+                &out,
+            )?;
+            Ok(IndexScoresProto {
                 dims,
                 q,
                 head_weight,
@@ -2684,13 +3503,14 @@ pub struct CandidateBlockMaxDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_candidate_block_max(
-    scores: &dyn Shaped,
-    visible: &dyn Shaped,
+    scores: &impl Shaped,
+    visible: &impl Shaped,
     block_size: u32,
-    out: &dyn Shaped,
+    out: &impl Shaped,
 ) -> Result<CandidateBlockMaxDims, ArgError> {
-    let c = Checker::new(&CandidateBlockMax::INFO.name);
+    let c = Checker::new(CandidateBlockMax::INFO.name);
     let d_block_size = i64::from(block_size);
     c.tensor("scores", scores, 2, 0x1)?;
     c.tensor("visible", visible, 1, 0x4)?;
@@ -2701,6 +3521,13 @@ pub fn check_candidate_block_max(
     c.extent("out", out, 0, d_t, "T")?;
     c.extent("out", out, 1, ceil_div(d_n, d_block_size), "ceil(N/block_size)")?;
     Ok(CandidateBlockMaxDims { t: d_t as usize, n: d_n as usize })
+}
+
+fn extents_of_candidate_block_max(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("candidate_block_max", arguments);
+    let block_size = a.number("block_size")?;
+    let dims = check_candidate_block_max(a.tensor("scores")?, a.tensor("visible")?, block_size, a.tensor("out")?)?;
+    Ok(Extents::new([("T", dims.t), ("N", dims.n), ("block_size", block_size as usize)]))
 }
 
 /// Checked arguments of one `candidate_block_max` call, for a kernel.
@@ -2717,6 +3544,20 @@ pub struct CandidateBlockMaxArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `candidate_block_max` call, for `supports` and `plan`.
+pub struct CandidateBlockMaxProto<'a> {
+    /// Extents.
+    pub dims: CandidateBlockMaxDims,
+    /// Scores per entry.
+    pub scores: Desc<'a>,
+    /// Entries that each row may see.
+    pub visible: Desc<'a>,
+    /// Entries in a block.
+    pub block_size: u32,
+    /// Scores per block.
+    pub out: Desc<'a>,
+}
+
 /// Best score of each block of consecutive entries.
 pub struct CandidateBlockMax;
 
@@ -2731,11 +3572,17 @@ impl CandidateBlockMax {
         args_size: size_of::<DiArgsCandidateBlockMaxV1>(),
         contract: Contract {
             class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
             bound: "",
-            accumulator: "",
-            rounding: "",
+            accumulator: "none",
+            rounding: "none",
+            denormals: "kept",
             nan: "NaN scores are ignored",
+            duplicates: "none: no index",
         },
+        extents: extents_of_candidate_block_max,
         args: &[
             ArgInfo {
                 name: "scores",
@@ -2786,6 +3633,7 @@ impl RawArgs for DiArgsCandidateBlockMaxV1 {}
 impl Op for CandidateBlockMax {
     type Raw = DiArgsCandidateBlockMaxV1;
     type Args<'a> = CandidateBlockMaxArgs<'a>;
+    type Proto<'a> = CandidateBlockMaxProto<'a>;
     const INFO: &'static OpInfo = CandidateBlockMax::INFO;
 
     #[allow(unsafe_code)]
@@ -2798,6 +3646,19 @@ impl Op for CandidateBlockMax {
             let out = Out::new("candidate_block_max", "out", &raw.out)?;
             let dims = check_candidate_block_max(&scores, &visible, block_size, &out)?;
             Ok(CandidateBlockMaxArgs { dims, scores, visible, block_size, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsCandidateBlockMaxV1) -> Result<CandidateBlockMaxProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let scores = Desc::new("candidate_block_max", "scores", &raw.scores)?;
+            let visible = Desc::new("candidate_block_max", "visible", &raw.visible)?;
+            let block_size = raw.block_size;
+            let out = Desc::new("candidate_block_max", "out", &raw.out)?;
+            let dims = check_candidate_block_max(&scores, &visible, block_size, &out)?;
+            Ok(CandidateBlockMaxProto { dims, scores, visible, block_size, out })
         }
     }
 }
@@ -2829,8 +3690,9 @@ pub struct TopkSelectDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
-pub fn check_topk_select(scores: &dyn Shaped, out: &dyn Shaped) -> Result<TopkSelectDims, ArgError> {
-    let c = Checker::new(&TopkSelect::INFO.name);
+#[inline]
+pub fn check_topk_select(scores: &impl Shaped, out: &impl Shaped) -> Result<TopkSelectDims, ArgError> {
+    let c = Checker::new(TopkSelect::INFO.name);
     c.tensor("scores", scores, 2, 0x1)?;
     c.tensor("out", out, 2, 0x4)?;
     let d_t = scores.shape()[0];
@@ -2838,6 +3700,12 @@ pub fn check_topk_select(scores: &dyn Shaped, out: &dyn Shaped) -> Result<TopkSe
     let d_k = out.shape()[1];
     c.extent("out", out, 0, d_t, "T")?;
     Ok(TopkSelectDims { t: d_t as usize, n: d_n as usize, k: d_k as usize })
+}
+
+fn extents_of_topk_select(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("topk_select", arguments);
+    let dims = check_topk_select(a.tensor("scores")?, a.tensor("out")?)?;
+    Ok(Extents::new([("T", dims.t), ("N", dims.n), ("K", dims.k)]))
 }
 
 /// Checked arguments of one `topk_select` call, for a kernel.
@@ -2848,6 +3716,16 @@ pub struct TopkSelectArgs<'a> {
     pub scores: In<'a>,
     /// Chosen columns.
     pub out: Out<'a>,
+}
+
+/// Shapes, formats and scalars of a `topk_select` call, for `supports` and `plan`.
+pub struct TopkSelectProto<'a> {
+    /// Extents.
+    pub dims: TopkSelectDims,
+    /// Scores.
+    pub scores: Desc<'a>,
+    /// Chosen columns.
+    pub out: Desc<'a>,
 }
 
 /// The columns of the largest scores, ascending.
@@ -2864,11 +3742,17 @@ impl TopkSelect {
         args_size: size_of::<DiArgsTopkSelectV1>(),
         contract: Contract {
             class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
             bound: "",
-            accumulator: "",
-            rounding: "",
+            accumulator: "none",
+            rounding: "none",
+            denormals: "kept",
             nan: "NaN is never chosen",
+            duplicates: "none: no index",
         },
+        extents: extents_of_topk_select,
         args: &[
             ArgInfo {
                 name: "scores",
@@ -2899,6 +3783,7 @@ impl RawArgs for DiArgsTopkSelectV1 {}
 impl Op for TopkSelect {
     type Raw = DiArgsTopkSelectV1;
     type Args<'a> = TopkSelectArgs<'a>;
+    type Proto<'a> = TopkSelectProto<'a>;
     const INFO: &'static OpInfo = TopkSelect::INFO;
 
     #[allow(unsafe_code)]
@@ -2909,6 +3794,17 @@ impl Op for TopkSelect {
             let out = Out::new("topk_select", "out", &raw.out)?;
             let dims = check_topk_select(&scores, &out)?;
             Ok(TopkSelectArgs { dims, scores, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsTopkSelectV1) -> Result<TopkSelectProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let scores = Desc::new("topk_select", "scores", &raw.scores)?;
+            let out = Desc::new("topk_select", "out", &raw.out)?;
+            let dims = check_topk_select(&scores, &out)?;
+            Ok(TopkSelectProto { dims, scores, out })
         }
     }
 }
@@ -2942,11 +3838,12 @@ pub struct RestoreCandidateIndicesInplaceDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_restore_candidate_indices_inplace(
-    columns: &dyn Shaped,
-    candidates: &dyn Shaped,
+    columns: &impl Shaped,
+    candidates: &impl Shaped,
 ) -> Result<RestoreCandidateIndicesInplaceDims, ArgError> {
-    let c = Checker::new(&RestoreCandidateIndicesInplace::INFO.name);
+    let c = Checker::new(RestoreCandidateIndicesInplace::INFO.name);
     c.tensor("columns", columns, 2, 0x4)?;
     c.tensor("candidates", candidates, 2, 0x4)?;
     let d_t = columns.shape()[0];
@@ -2954,6 +3851,13 @@ pub fn check_restore_candidate_indices_inplace(
     let d_l = candidates.shape()[1];
     c.extent("candidates", candidates, 0, d_t, "T")?;
     Ok(RestoreCandidateIndicesInplaceDims { t: d_t as usize, k: d_k as usize, l: d_l as usize })
+}
+
+fn extents_of_restore_candidate_indices_inplace(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("restore_candidate_indices_inplace", arguments);
+    let block_size = a.number("block_size")?;
+    let dims = check_restore_candidate_indices_inplace(a.tensor("columns")?, a.tensor("candidates")?)?;
+    Ok(Extents::new([("T", dims.t), ("K", dims.k), ("L", dims.l), ("block_size", block_size as usize)]))
 }
 
 /// Checked arguments of one `restore_candidate_indices_inplace` call, for a kernel.
@@ -2964,6 +3868,18 @@ pub struct RestoreCandidateIndicesInplaceArgs<'a> {
     pub columns: Out<'a>,
     /// Candidate blocks, -1 padded.
     pub candidates: In<'a>,
+    /// Entries in a block.
+    pub block_size: u32,
+}
+
+/// Shapes, formats and scalars of a `restore_candidate_indices_inplace` call, for `supports` and `plan`.
+pub struct RestoreCandidateIndicesInplaceProto<'a> {
+    /// Extents.
+    pub dims: RestoreCandidateIndicesInplaceDims,
+    /// Columns in, entries out.
+    pub columns: Desc<'a>,
+    /// Candidate blocks, -1 padded.
+    pub candidates: Desc<'a>,
     /// Entries in a block.
     pub block_size: u32,
 }
@@ -2980,7 +3896,19 @@ impl RestoreCandidateIndicesInplace {
         family: "select",
         profiles: &["v41-text"],
         args_size: size_of::<DiArgsRestoreCandidateIndicesInplaceV1>(),
-        contract: Contract { class: Class::Exact, bound: "", accumulator: "", rounding: "", nan: "" },
+        contract: Contract {
+            class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
+            bound: "",
+            accumulator: "none",
+            rounding: "none",
+            denormals: "none: no float is read",
+            nan: "none: no float is read",
+            duplicates: "each column is converted by itself",
+        },
+        extents: extents_of_restore_candidate_indices_inplace,
         args: &[
             ArgInfo {
                 name: "columns",
@@ -3021,6 +3949,7 @@ impl RawArgs for DiArgsRestoreCandidateIndicesInplaceV1 {}
 impl Op for RestoreCandidateIndicesInplace {
     type Raw = DiArgsRestoreCandidateIndicesInplaceV1;
     type Args<'a> = RestoreCandidateIndicesInplaceArgs<'a>;
+    type Proto<'a> = RestoreCandidateIndicesInplaceProto<'a>;
     const INFO: &'static OpInfo = RestoreCandidateIndicesInplace::INFO;
 
     #[allow(unsafe_code)]
@@ -3034,6 +3963,20 @@ impl Op for RestoreCandidateIndicesInplace {
             let block_size = raw.block_size;
             let dims = check_restore_candidate_indices_inplace(&columns, &candidates)?;
             Ok(RestoreCandidateIndicesInplaceArgs { dims, columns, candidates, block_size })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(
+        raw: &DiArgsRestoreCandidateIndicesInplaceV1,
+    ) -> Result<RestoreCandidateIndicesInplaceProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let columns = Desc::new("restore_candidate_indices_inplace", "columns", &raw.columns)?;
+            let candidates = Desc::new("restore_candidate_indices_inplace", "candidates", &raw.candidates)?;
+            let block_size = raw.block_size;
+            let dims = check_restore_candidate_indices_inplace(&columns, &candidates)?;
+            Ok(RestoreCandidateIndicesInplaceProto { dims, columns, candidates, block_size })
         }
     }
 }
@@ -3099,16 +4042,17 @@ pub struct SparseAttentionDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_sparse_attention(
-    q: &dyn Shaped,
-    window: &dyn Shaped,
-    window_slots: &dyn Shaped,
-    global: Option<&dyn Shaped>,
-    global_slots: Option<&dyn Shaped>,
-    sink: &dyn Shaped,
-    out: &dyn Shaped,
+    q: &impl Shaped,
+    window: &impl Shaped,
+    window_slots: &impl Shaped,
+    global: Option<&impl Shaped>,
+    global_slots: Option<&impl Shaped>,
+    sink: &impl Shaped,
+    out: &impl Shaped,
 ) -> Result<SparseAttentionDims, ArgError> {
-    let c = Checker::new(&SparseAttention::INFO.name);
+    let c = Checker::new(SparseAttention::INFO.name);
     c.tensor("q", q, 3, 0x3)?;
     c.tensor("window", window, 2, 0x10)?;
     c.tensor("window_slots", window_slots, 2, 0x4)?;
@@ -3145,6 +4089,40 @@ pub fn check_sparse_attention(
     })
 }
 
+fn extents_of_sparse_attention(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("sparse_attention", arguments);
+    let window_format = a.number("window_format")?;
+    let window_entries_per_page = a.number("window_entries_per_page")?;
+    let global_format = a.number("global_format")?;
+    let global_entries_per_page = a.number("global_entries_per_page")?;
+    let round_probs = a.number("round_probs")?;
+    let dims = check_sparse_attention(
+        a.tensor("q")?,
+        a.tensor("window")?,
+        a.tensor("window_slots")?,
+        a.optional("global"),
+        a.optional("global_slots"),
+        a.tensor("sink")?,
+        a.tensor("out")?,
+    )?;
+    Ok(Extents::new([
+        ("T", dims.t),
+        ("H", dims.h),
+        ("D", dims.d),
+        ("P", dims.p),
+        ("B", dims.b),
+        ("W", dims.w),
+        ("G", dims.g),
+        ("A", dims.a),
+        ("K", dims.k),
+        ("window_format", window_format as usize),
+        ("window_entries_per_page", window_entries_per_page as usize),
+        ("global_format", global_format as usize),
+        ("global_entries_per_page", global_entries_per_page as usize),
+        ("round_probs", round_probs as usize),
+    ]))
+}
+
 /// Checked arguments of one `sparse_attention` call, for a kernel.
 pub struct SparseAttentionArgs<'a> {
     /// Extents.
@@ -3177,6 +4155,38 @@ pub struct SparseAttentionArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `sparse_attention` call, for `supports` and `plan`.
+pub struct SparseAttentionProto<'a> {
+    /// Extents.
+    pub dims: SparseAttentionDims,
+    /// Queries.
+    pub q: Desc<'a>,
+    /// Pages of the window cache.
+    pub window: Desc<'a>,
+    /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
+    pub window_format: u32,
+    /// Entries in a page of the window cache.
+    pub window_entries_per_page: u32,
+    /// Window entries of each row, or -1.
+    pub window_slots: Desc<'a>,
+    /// Pages of the compressed cache.
+    pub global: Option<Desc<'a>>,
+    /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
+    pub global_format: u32,
+    /// Entries in a page of the global cache.
+    pub global_entries_per_page: u32,
+    /// Compressed entries of each row, or -1; present when global is.
+    pub global_slots: Option<Desc<'a>>,
+    /// Logit of the sink per head.
+    pub sink: Desc<'a>,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// 1 rounds the probabilities to BF16 before the value product.
+    pub round_probs: u32,
+    /// Weighted entries.
+    pub out: Desc<'a>,
+}
+
 /// Attention of each row over listed cache entries, with a sink; keys and values are the same vectors.
 pub struct SparseAttention;
 
@@ -3191,11 +4201,17 @@ impl SparseAttention {
         args_size: size_of::<DiArgsSparseAttentionV1>(),
         contract: Contract {
             class: Class::Bound,
-            bound: "",
+            ulps: 2,
+            factor: 2.0,
+            terms: Terms { text: "D+4", count: |extents| (extents.of("D") + 4) },
+            bound: "a score: factor * gamma over the largest S of an entry. A probability: twice that, ulps, and |s - m| roundings of the argument; where p may round to either of two BF16 values, their difference. The weighted sum: factor * gamma of the number of entries + 4 (scale, division, and a maximum that runs), and the error of the probabilities in numerator and denominator",
             accumulator: "f32 or wider",
             rounding: "p to BF16 when round_probs is 1; once, to the dtype of out",
+            denormals: "kept",
             nan: "propagates within its row and head",
+            duplicates: "a slot that is listed twice is two entries",
         },
+        extents: extents_of_sparse_attention,
         args: &[
             ArgInfo {
                 name: "q",
@@ -3336,6 +4352,7 @@ impl RawArgs for DiArgsSparseAttentionV1 {}
 impl Op for SparseAttention {
     type Raw = DiArgsSparseAttentionV1;
     type Args<'a> = SparseAttentionArgs<'a>;
+    type Proto<'a> = SparseAttentionProto<'a>;
     const INFO: &'static OpInfo = SparseAttention::INFO;
 
     #[allow(unsafe_code)]
@@ -3359,12 +4376,57 @@ impl Op for SparseAttention {
                 &q,
                 &window,
                 &window_slots,
-                global.as_ref().map(|t| t as &dyn Shaped),
-                global_slots.as_ref().map(|t| t as &dyn Shaped),
+                global.as_ref(),
+                global_slots.as_ref(),
                 &sink,
                 &out,
             )?;
             Ok(SparseAttentionArgs {
+                dims,
+                q,
+                window,
+                window_format,
+                window_entries_per_page,
+                window_slots,
+                global,
+                global_format,
+                global_entries_per_page,
+                global_slots,
+                sink,
+                scale,
+                round_probs,
+                out,
+            })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsSparseAttentionV1) -> Result<SparseAttentionProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let q = Desc::new("sparse_attention", "q", &raw.q)?;
+            let window = Desc::new("sparse_attention", "window", &raw.window)?;
+            let window_format = raw.window_format;
+            let window_entries_per_page = raw.window_entries_per_page;
+            let window_slots = Desc::new("sparse_attention", "window_slots", &raw.window_slots)?;
+            let global = Desc::optional("sparse_attention", "global", &raw.global)?;
+            let global_format = raw.global_format;
+            let global_entries_per_page = raw.global_entries_per_page;
+            let global_slots = Desc::optional("sparse_attention", "global_slots", &raw.global_slots)?;
+            let sink = Desc::new("sparse_attention", "sink", &raw.sink)?;
+            let scale = raw.scale;
+            let round_probs = raw.round_probs;
+            let out = Desc::new("sparse_attention", "out", &raw.out)?;
+            let dims = check_sparse_attention(
+                &q,
+                &window,
+                &window_slots,
+                global.as_ref(),
+                global_slots.as_ref(),
+                &sink,
+                &out,
+            )?;
+            Ok(SparseAttentionProto {
                 dims,
                 q,
                 window,
@@ -3425,15 +4487,16 @@ pub struct MoeGateDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_moe_gate(
-    logits: &dyn Shaped,
-    bias: &dyn Shaped,
-    bias_vl: Option<&dyn Shaped>,
-    image_mask: Option<&dyn Shaped>,
-    experts: &dyn Shaped,
-    weights: &dyn Shaped,
+    logits: &impl Shaped,
+    bias: &impl Shaped,
+    bias_vl: Option<&impl Shaped>,
+    image_mask: Option<&impl Shaped>,
+    experts: &impl Shaped,
+    weights: &impl Shaped,
 ) -> Result<MoeGateDims, ArgError> {
-    let c = Checker::new(&MoeGate::INFO.name);
+    let c = Checker::new(MoeGate::INFO.name);
     c.tensor("logits", logits, 2, 0x1)?;
     c.tensor("bias", bias, 1, 0x1)?;
     c.optional_tensor("bias_vl", bias_vl, 1, 0x1)?;
@@ -3450,6 +4513,27 @@ pub fn check_moe_gate(
     c.optional_extent("bias_vl", bias_vl, 0, d_e, "E")?;
     c.optional_extent("image_mask", image_mask, 0, d_t, "T")?;
     Ok(MoeGateDims { t: d_t as usize, e: d_e as usize, k: d_k as usize })
+}
+
+fn extents_of_moe_gate(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("moe_gate", arguments);
+    let scoring = a.number("scoring")?;
+    let normalize = a.number("normalize")?;
+    let dims = check_moe_gate(
+        a.tensor("logits")?,
+        a.tensor("bias")?,
+        a.optional("bias_vl"),
+        a.optional("image_mask"),
+        a.tensor("experts")?,
+        a.tensor("weights")?,
+    )?;
+    Ok(Extents::new([
+        ("T", dims.t),
+        ("E", dims.e),
+        ("K", dims.k),
+        ("scoring", scoring as usize),
+        ("normalize", normalize as usize),
+    ]))
 }
 
 /// Checked arguments of one `moe_gate` call, for a kernel.
@@ -3476,6 +4560,30 @@ pub struct MoeGateArgs<'a> {
     pub weights: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `moe_gate` call, for `supports` and `plan`.
+pub struct MoeGateProto<'a> {
+    /// Extents.
+    pub dims: MoeGateDims,
+    /// Router outputs.
+    pub logits: Desc<'a>,
+    /// Selection bias.
+    pub bias: Desc<'a>,
+    /// Selection bias of image positions.
+    pub bias_vl: Option<Desc<'a>>,
+    /// Not 0 at image positions.
+    pub image_mask: Option<Desc<'a>>,
+    /// Score function.
+    pub scoring: u32,
+    /// 1 normalises the weights.
+    pub normalize: u32,
+    /// Factor on the weights.
+    pub route_scale: f32,
+    /// Chosen experts.
+    pub experts: Desc<'a>,
+    /// Their weights.
+    pub weights: Desc<'a>,
+}
+
 /// Chooses the experts of each row and their weights.
 pub struct MoeGate;
 
@@ -3489,12 +4597,18 @@ impl MoeGate {
         profiles: &["v41-text"],
         args_size: size_of::<DiArgsMoeGateV1>(),
         contract: Contract {
-            class: Class::Bound,
-            bound: "4 ulp on weights; experts are exact where neighbouring biased scores differ by more",
+            class: Class::Ulp,
+            ulps: 4,
+            factor: 0.0,
+            terms: Terms::NONE,
+            bound: "of the weights; experts are exact where neighbouring biased scores differ by more than ulps of |s| + |bias|",
             accumulator: "f32 or wider",
             rounding: "s to F32 before the bias is added",
+            denormals: "kept",
             nan: "a NaN score ranks below every number",
+            duplicates: "none: no index",
         },
+        extents: extents_of_moe_gate,
         args: &[
             ArgInfo {
                 name: "logits",
@@ -3595,6 +4709,7 @@ impl RawArgs for DiArgsMoeGateV1 {}
 impl Op for MoeGate {
     type Raw = DiArgsMoeGateV1;
     type Args<'a> = MoeGateArgs<'a>;
+    type Proto<'a> = MoeGateProto<'a>;
     const INFO: &'static OpInfo = MoeGate::INFO;
 
     #[allow(unsafe_code)]
@@ -3610,15 +4725,37 @@ impl Op for MoeGate {
             let route_scale = raw.route_scale;
             let experts = Out::new("moe_gate", "experts", &raw.experts)?;
             let weights = Out::new("moe_gate", "weights", &raw.weights)?;
-            let dims = check_moe_gate(
-                &logits,
-                &bias,
-                bias_vl.as_ref().map(|t| t as &dyn Shaped),
-                image_mask.as_ref().map(|t| t as &dyn Shaped),
-                &experts,
-                &weights,
-            )?;
+            let dims = check_moe_gate(&logits, &bias, bias_vl.as_ref(), image_mask.as_ref(), &experts, &weights)?;
             Ok(MoeGateArgs {
+                dims,
+                logits,
+                bias,
+                bias_vl,
+                image_mask,
+                scoring,
+                normalize,
+                route_scale,
+                experts,
+                weights,
+            })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsMoeGateV1) -> Result<MoeGateProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let logits = Desc::new("moe_gate", "logits", &raw.logits)?;
+            let bias = Desc::new("moe_gate", "bias", &raw.bias)?;
+            let bias_vl = Desc::optional("moe_gate", "bias_vl", &raw.bias_vl)?;
+            let image_mask = Desc::optional("moe_gate", "image_mask", &raw.image_mask)?;
+            let scoring = raw.scoring;
+            let normalize = raw.normalize;
+            let route_scale = raw.route_scale;
+            let experts = Desc::new("moe_gate", "experts", &raw.experts)?;
+            let weights = Desc::new("moe_gate", "weights", &raw.weights)?;
+            let dims = check_moe_gate(&logits, &bias, bias_vl.as_ref(), image_mask.as_ref(), &experts, &weights)?;
+            Ok(MoeGateProto {
                 dims,
                 logits,
                 bias,
@@ -3673,16 +4810,17 @@ pub struct MoeDispatchDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_moe_dispatch(
-    x: &dyn Shaped,
-    experts: &dyn Shaped,
-    weights: &dyn Shaped,
-    out: &dyn Shaped,
-    row_weight: &dyn Shaped,
-    expert_start: &dyn Shaped,
-    row_of: &dyn Shaped,
+    x: &impl Shaped,
+    experts: &impl Shaped,
+    weights: &impl Shaped,
+    out: &impl Shaped,
+    row_weight: &impl Shaped,
+    expert_start: &impl Shaped,
+    row_of: &impl Shaped,
 ) -> Result<MoeDispatchDims, ArgError> {
-    let c = Checker::new(&MoeDispatch::INFO.name);
+    let c = Checker::new(MoeDispatch::INFO.name);
     c.tensor("x", x, 2, 0x23)?;
     c.tensor("experts", experts, 2, 0x4)?;
     c.tensor("weights", weights, 2, 0x1)?;
@@ -3707,6 +4845,20 @@ pub fn check_moe_dispatch(
     Ok(MoeDispatchDims { t: d_t as usize, n: d_n as usize, k: d_k as usize, e: d_e as usize })
 }
 
+fn extents_of_moe_dispatch(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("moe_dispatch", arguments);
+    let dims = check_moe_dispatch(
+        a.tensor("x")?,
+        a.tensor("experts")?,
+        a.tensor("weights")?,
+        a.tensor("out")?,
+        a.tensor("row_weight")?,
+        a.tensor("expert_start")?,
+        a.tensor("row_of")?,
+    )?;
+    Ok(Extents::new([("T", dims.t), ("N", dims.n), ("K", dims.k), ("E", dims.e)]))
+}
+
 /// Checked arguments of one `moe_dispatch` call, for a kernel.
 pub struct MoeDispatchArgs<'a> {
     /// Extents.
@@ -3727,6 +4879,26 @@ pub struct MoeDispatchArgs<'a> {
     pub row_of: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `moe_dispatch` call, for `supports` and `plan`.
+pub struct MoeDispatchProto<'a> {
+    /// Extents.
+    pub dims: MoeDispatchDims,
+    /// Rows.
+    pub x: Desc<'a>,
+    /// Experts of each row, or -1.
+    pub experts: Desc<'a>,
+    /// Weights of the experts.
+    pub weights: Desc<'a>,
+    /// Rows by expert.
+    pub out: Desc<'a>,
+    /// Weight of each row of out.
+    pub row_weight: Desc<'a>,
+    /// First row of each expert, then the end.
+    pub expert_start: Desc<'a>,
+    /// Row of out for each pair, or -1.
+    pub row_of: Desc<'a>,
+}
+
 /// Copies rows to their experts, sorted by expert.
 pub struct MoeDispatch;
 
@@ -3739,7 +4911,19 @@ impl MoeDispatch {
         family: "moe",
         profiles: &["v41-text"],
         args_size: size_of::<DiArgsMoeDispatchV1>(),
-        contract: Contract { class: Class::Exact, bound: "", accumulator: "", rounding: "", nan: "" },
+        contract: Contract {
+            class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
+            bound: "",
+            accumulator: "none",
+            rounding: "none",
+            denormals: "kept",
+            nan: "copied",
+            duplicates: "an expert that a row names twice gets the row twice",
+        },
+        extents: extents_of_moe_dispatch,
         args: &[
             ArgInfo {
                 name: "x",
@@ -3820,6 +5004,7 @@ impl RawArgs for DiArgsMoeDispatchV1 {}
 impl Op for MoeDispatch {
     type Raw = DiArgsMoeDispatchV1;
     type Args<'a> = MoeDispatchArgs<'a>;
+    type Proto<'a> = MoeDispatchProto<'a>;
     const INFO: &'static OpInfo = MoeDispatch::INFO;
 
     #[allow(unsafe_code)]
@@ -3835,6 +5020,22 @@ impl Op for MoeDispatch {
             let row_of = Out::new("moe_dispatch", "row_of", &raw.row_of)?;
             let dims = check_moe_dispatch(&x, &experts, &weights, &out, &row_weight, &expert_start, &row_of)?;
             Ok(MoeDispatchArgs { dims, x, experts, weights, out, row_weight, expert_start, row_of })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsMoeDispatchV1) -> Result<MoeDispatchProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("moe_dispatch", "x", &raw.x)?;
+            let experts = Desc::new("moe_dispatch", "experts", &raw.experts)?;
+            let weights = Desc::new("moe_dispatch", "weights", &raw.weights)?;
+            let out = Desc::new("moe_dispatch", "out", &raw.out)?;
+            let row_weight = Desc::new("moe_dispatch", "row_weight", &raw.row_weight)?;
+            let expert_start = Desc::new("moe_dispatch", "expert_start", &raw.expert_start)?;
+            let row_of = Desc::new("moe_dispatch", "row_of", &raw.row_of)?;
+            let dims = check_moe_dispatch(&x, &experts, &weights, &out, &row_weight, &expert_start, &row_of)?;
+            Ok(MoeDispatchProto { dims, x, experts, weights, out, row_weight, expert_start, row_of })
         }
     }
 }
@@ -3872,13 +5073,14 @@ pub struct SwigluQuantizeDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_swiglu_quantize(
-    gate: &dyn Shaped,
-    up: &dyn Shaped,
-    row_weight: Option<&dyn Shaped>,
-    out: &dyn Shaped,
+    gate: &impl Shaped,
+    up: &impl Shaped,
+    row_weight: Option<&impl Shaped>,
+    out: &impl Shaped,
 ) -> Result<SwigluQuantizeDims, ArgError> {
-    let c = Checker::new(&SwigluQuantize::INFO.name);
+    let c = Checker::new(SwigluQuantize::INFO.name);
     c.tensor("gate", gate, 2, 0x3)?;
     c.tensor("up", up, 2, 0x3)?;
     c.optional_tensor("row_weight", row_weight, 1, 0x1)?;
@@ -3892,6 +5094,13 @@ pub fn check_swiglu_quantize(
     c.optional_extent("row_weight", row_weight, 0, d_m, "M")?;
     c.like("up", up, "gate", gate)?;
     Ok(SwigluQuantizeDims { m: d_m as usize, n: d_n as usize })
+}
+
+fn extents_of_swiglu_quantize(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("swiglu_quantize", arguments);
+    let mid = a.number("mid")?;
+    let dims = check_swiglu_quantize(a.tensor("gate")?, a.tensor("up")?, a.optional("row_weight"), a.tensor("out")?)?;
+    Ok(Extents::new([("M", dims.m), ("N", dims.n), ("mid", mid as usize)]))
 }
 
 /// Checked arguments of one `swiglu_quantize` call, for a kernel.
@@ -3912,6 +5121,24 @@ pub struct SwigluQuantizeArgs<'a> {
     pub out: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `swiglu_quantize` call, for `supports` and `plan`.
+pub struct SwigluQuantizeProto<'a> {
+    /// Extents.
+    pub dims: SwigluQuantizeDims,
+    /// Gate projections.
+    pub gate: Desc<'a>,
+    /// Up projections.
+    pub up: Desc<'a>,
+    /// Route weight of each row.
+    pub row_weight: Option<Desc<'a>>,
+    /// Clamp; 0 or less means none.
+    pub limit: f32,
+    /// Rounding before the output format.
+    pub mid: u32,
+    /// Hidden rows.
+    pub out: Desc<'a>,
+}
+
 /// The gated activation of an expert, with its route weight.
 pub struct SwigluQuantize;
 
@@ -3925,12 +5152,18 @@ impl SwigluQuantize {
         profiles: &["v41-text"],
         args_size: size_of::<DiArgsSwigluQuantizeV1>(),
         contract: Contract {
-            class: Class::Bound,
-            bound: "2 ulp before the first rounding",
+            class: Class::Ulp,
+            ulps: 2,
+            factor: 0.0,
+            terms: Terms::NONE,
+            bound: "before the first rounding; the roundings to mid and to out come on top",
             accumulator: "f32 or wider",
             rounding: "to mid, then to out",
+            denormals: "kept",
             nan: "propagates to its element; in a quantised out to its group as quantize states",
+            duplicates: "none: no index",
         },
+        extents: extents_of_swiglu_quantize,
         args: &[
             ArgInfo {
                 name: "gate",
@@ -4001,6 +5234,7 @@ impl RawArgs for DiArgsSwigluQuantizeV1 {}
 impl Op for SwigluQuantize {
     type Raw = DiArgsSwigluQuantizeV1;
     type Args<'a> = SwigluQuantizeArgs<'a>;
+    type Proto<'a> = SwigluQuantizeProto<'a>;
     const INFO: &'static OpInfo = SwigluQuantize::INFO;
 
     #[allow(unsafe_code)]
@@ -4013,8 +5247,23 @@ impl Op for SwigluQuantize {
             let limit = raw.limit;
             let mid = raw.mid;
             let out = Out::new("swiglu_quantize", "out", &raw.out)?;
-            let dims = check_swiglu_quantize(&gate, &up, row_weight.as_ref().map(|t| t as &dyn Shaped), &out)?;
+            let dims = check_swiglu_quantize(&gate, &up, row_weight.as_ref(), &out)?;
             Ok(SwigluQuantizeArgs { dims, gate, up, row_weight, limit, mid, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsSwigluQuantizeV1) -> Result<SwigluQuantizeProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let gate = Desc::new("swiglu_quantize", "gate", &raw.gate)?;
+            let up = Desc::new("swiglu_quantize", "up", &raw.up)?;
+            let row_weight = Desc::optional("swiglu_quantize", "row_weight", &raw.row_weight)?;
+            let limit = raw.limit;
+            let mid = raw.mid;
+            let out = Desc::new("swiglu_quantize", "out", &raw.out)?;
+            let dims = check_swiglu_quantize(&gate, &up, row_weight.as_ref(), &out)?;
+            Ok(SwigluQuantizeProto { dims, gate, up, row_weight, limit, mid, out })
         }
     }
 }
@@ -4052,13 +5301,14 @@ pub struct MoeCombineDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_moe_combine(
-    y: &dyn Shaped,
-    row_of: &dyn Shaped,
-    shared: Option<&dyn Shaped>,
-    out: &dyn Shaped,
+    y: &impl Shaped,
+    row_of: &impl Shaped,
+    shared: Option<&impl Shaped>,
+    out: &impl Shaped,
 ) -> Result<MoeCombineDims, ArgError> {
-    let c = Checker::new(&MoeCombine::INFO.name);
+    let c = Checker::new(MoeCombine::INFO.name);
     c.tensor("y", y, 2, 0x3)?;
     c.tensor("row_of", row_of, 2, 0x4)?;
     c.optional_tensor("shared", shared, 2, 0x3)?;
@@ -4076,6 +5326,12 @@ pub fn check_moe_combine(
     Ok(MoeCombineDims { m: d_m as usize, n: d_n as usize, t: d_t as usize, k: d_k as usize })
 }
 
+fn extents_of_moe_combine(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("moe_combine", arguments);
+    let dims = check_moe_combine(a.tensor("y")?, a.tensor("row_of")?, a.optional("shared"), a.tensor("out")?)?;
+    Ok(Extents::new([("M", dims.m), ("N", dims.n), ("T", dims.t), ("K", dims.k)]))
+}
+
 /// Checked arguments of one `moe_combine` call, for a kernel.
 pub struct MoeCombineArgs<'a> {
     /// Extents.
@@ -4088,6 +5344,20 @@ pub struct MoeCombineArgs<'a> {
     pub shared: Option<In<'a>>,
     /// Sum.
     pub out: Out<'a>,
+}
+
+/// Shapes, formats and scalars of a `moe_combine` call, for `supports` and `plan`.
+pub struct MoeCombineProto<'a> {
+    /// Extents.
+    pub dims: MoeCombineDims,
+    /// Expert outputs.
+    pub y: Desc<'a>,
+    /// Rows of y for each row, or -1.
+    pub row_of: Desc<'a>,
+    /// Output of the shared expert.
+    pub shared: Option<Desc<'a>>,
+    /// Sum.
+    pub out: Desc<'a>,
 }
 
 /// Sums the expert outputs of each row and the shared expert's.
@@ -4104,11 +5374,17 @@ impl MoeCombine {
         args_size: size_of::<DiArgsMoeCombineV1>(),
         contract: Contract {
             class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
             bound: "",
             accumulator: "f32",
-            rounding: "once, to the dtype of out",
+            rounding: "every addition to F32; once more, to the dtype of out",
+            denormals: "kept",
             nan: "propagates",
+            duplicates: "a row that is named twice is added twice",
         },
+        extents: extents_of_moe_combine,
         args: &[
             ArgInfo {
                 name: "y",
@@ -4159,6 +5435,7 @@ impl RawArgs for DiArgsMoeCombineV1 {}
 impl Op for MoeCombine {
     type Raw = DiArgsMoeCombineV1;
     type Args<'a> = MoeCombineArgs<'a>;
+    type Proto<'a> = MoeCombineProto<'a>;
     const INFO: &'static OpInfo = MoeCombine::INFO;
 
     #[allow(unsafe_code)]
@@ -4169,8 +5446,21 @@ impl Op for MoeCombine {
             let row_of = In::new("moe_combine", "row_of", &raw.row_of)?;
             let shared = In::optional("moe_combine", "shared", &raw.shared)?;
             let out = Out::new("moe_combine", "out", &raw.out)?;
-            let dims = check_moe_combine(&y, &row_of, shared.as_ref().map(|t| t as &dyn Shaped), &out)?;
+            let dims = check_moe_combine(&y, &row_of, shared.as_ref(), &out)?;
             Ok(MoeCombineArgs { dims, y, row_of, shared, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsMoeCombineV1) -> Result<MoeCombineProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let y = Desc::new("moe_combine", "y", &raw.y)?;
+            let row_of = Desc::new("moe_combine", "row_of", &raw.row_of)?;
+            let shared = Desc::optional("moe_combine", "shared", &raw.shared)?;
+            let out = Desc::new("moe_combine", "out", &raw.out)?;
+            let dims = check_moe_combine(&y, &row_of, shared.as_ref(), &out)?;
+            Ok(MoeCombineProto { dims, y, row_of, shared, out })
         }
     }
 }
@@ -4228,19 +5518,20 @@ pub struct EngramHashDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_engram_hash(
-    token_ids: &dyn Shaped,
-    token_map: &dyn Shaped,
-    image_mask: Option<&dyn Shaped>,
-    history: &dyn Shaped,
-    request_start: &dyn Shaped,
-    state_slot: &dyn Shaped,
-    multipliers: &dyn Shaped,
-    primes: &dyn Shaped,
-    offsets: &dyn Shaped,
-    rows: &dyn Shaped,
+    token_ids: &impl Shaped,
+    token_map: &impl Shaped,
+    image_mask: Option<&impl Shaped>,
+    history: &impl Shaped,
+    request_start: &impl Shaped,
+    state_slot: &impl Shaped,
+    multipliers: &impl Shaped,
+    primes: &impl Shaped,
+    offsets: &impl Shaped,
+    rows: &impl Shaped,
 ) -> Result<EngramHashDims, ArgError> {
-    let c = Checker::new(&EngramHash::INFO.name);
+    let c = Checker::new(EngramHash::INFO.name);
     c.tensor("token_ids", token_ids, 1, 0x4)?;
     c.tensor("token_map", token_map, 1, 0x4)?;
     c.optional_tensor("image_mask", image_mask, 1, 0x10)?;
@@ -4278,6 +5569,31 @@ pub fn check_engram_hash(
     })
 }
 
+fn extents_of_engram_hash(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("engram_hash", arguments);
+    let dims = check_engram_hash(
+        a.tensor("token_ids")?,
+        a.tensor("token_map")?,
+        a.optional("image_mask"),
+        a.tensor("history")?,
+        a.tensor("request_start")?,
+        a.tensor("state_slot")?,
+        a.tensor("multipliers")?,
+        a.tensor("primes")?,
+        a.tensor("offsets")?,
+        a.tensor("rows")?,
+    )?;
+    Ok(Extents::new([
+        ("T", dims.t),
+        ("V", dims.v),
+        ("S", dims.s),
+        ("Q", dims.q),
+        ("L", dims.l),
+        ("N", dims.n),
+        ("J", dims.j),
+    ]))
+}
+
 /// Checked arguments of one `engram_hash` call, for a kernel.
 pub struct EngramHashArgs<'a> {
     /// Extents.
@@ -4306,6 +5622,34 @@ pub struct EngramHashArgs<'a> {
     pub rows: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `engram_hash` call, for `supports` and `plan`.
+pub struct EngramHashProto<'a> {
+    /// Extents.
+    pub dims: EngramHashDims,
+    /// Tokens.
+    pub token_ids: Desc<'a>,
+    /// Compressed id of each token.
+    pub token_map: Desc<'a>,
+    /// Not 0 at image positions.
+    pub image_mask: Option<Desc<'a>>,
+    /// Previous compressed ids per state slot, oldest first, -1 = dead.
+    pub history: Desc<'a>,
+    /// First row of each request, then T.
+    pub request_start: Desc<'a>,
+    /// State slot of each request.
+    pub state_slot: Desc<'a>,
+    /// Compressed id used beyond a hole.
+    pub pad: i32,
+    /// Odd factors.
+    pub multipliers: Desc<'a>,
+    /// Bucket counts.
+    pub primes: Desc<'a>,
+    /// First row of each table.
+    pub offsets: Desc<'a>,
+    /// Table rows.
+    pub rows: Desc<'a>,
+}
+
 /// Rows of the n-gram tables for each token.
 pub struct EngramHash;
 
@@ -4318,7 +5662,19 @@ impl EngramHash {
         family: "engram",
         profiles: &["v41-text"],
         args_size: size_of::<DiArgsEngramHashV1>(),
-        contract: Contract { class: Class::Exact, bound: "", accumulator: "", rounding: "", nan: "" },
+        contract: Contract {
+            class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
+            bound: "",
+            accumulator: "none",
+            rounding: "none",
+            denormals: "none: no float is read",
+            nan: "none: no float is read",
+            duplicates: "two requests with one state slot are refused",
+        },
+        extents: extents_of_engram_hash,
         args: &[
             ArgInfo {
                 name: "token_ids",
@@ -4439,6 +5795,7 @@ impl RawArgs for DiArgsEngramHashV1 {}
 impl Op for EngramHash {
     type Raw = DiArgsEngramHashV1;
     type Args<'a> = EngramHashArgs<'a>;
+    type Proto<'a> = EngramHashProto<'a>;
     const INFO: &'static OpInfo = EngramHash::INFO;
 
     #[allow(unsafe_code)]
@@ -4459,7 +5816,7 @@ impl Op for EngramHash {
             let dims = check_engram_hash(
                 &token_ids,
                 &token_map,
-                image_mask.as_ref().map(|t| t as &dyn Shaped),
+                image_mask.as_ref(),
                 &history,
                 &request_start,
                 &state_slot,
@@ -4469,6 +5826,50 @@ impl Op for EngramHash {
                 &rows,
             )?;
             Ok(EngramHashArgs {
+                dims,
+                token_ids,
+                token_map,
+                image_mask,
+                history,
+                request_start,
+                state_slot,
+                pad,
+                multipliers,
+                primes,
+                offsets,
+                rows,
+            })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsEngramHashV1) -> Result<EngramHashProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let token_ids = Desc::new("engram_hash", "token_ids", &raw.token_ids)?;
+            let token_map = Desc::new("engram_hash", "token_map", &raw.token_map)?;
+            let image_mask = Desc::optional("engram_hash", "image_mask", &raw.image_mask)?;
+            let history = Desc::new("engram_hash", "history", &raw.history)?;
+            let request_start = Desc::new("engram_hash", "request_start", &raw.request_start)?;
+            let state_slot = Desc::new("engram_hash", "state_slot", &raw.state_slot)?;
+            let pad = raw.pad;
+            let multipliers = Desc::new("engram_hash", "multipliers", &raw.multipliers)?;
+            let primes = Desc::new("engram_hash", "primes", &raw.primes)?;
+            let offsets = Desc::new("engram_hash", "offsets", &raw.offsets)?;
+            let rows = Desc::new("engram_hash", "rows", &raw.rows)?;
+            let dims = check_engram_hash(
+                &token_ids,
+                &token_map,
+                image_mask.as_ref(),
+                &history,
+                &request_start,
+                &state_slot,
+                &multipliers,
+                &primes,
+                &offsets,
+                &rows,
+            )?;
+            Ok(EngramHashProto {
                 dims,
                 token_ids,
                 token_map,
@@ -4517,12 +5918,13 @@ pub struct EngramGatherDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_engram_gather(
-    table: &dyn Shaped,
-    rows: &dyn Shaped,
-    out: &dyn Shaped,
+    table: &impl Shaped,
+    rows: &impl Shaped,
+    out: &impl Shaped,
 ) -> Result<EngramGatherDims, ArgError> {
-    let c = Checker::new(&EngramGather::INFO.name);
+    let c = Checker::new(EngramGather::INFO.name);
     c.tensor("table", table, 2, 0x23)?;
     c.tensor("rows", rows, 2, 0x4)?;
     c.tensor("out", out, 2, 0x3)?;
@@ -4535,6 +5937,12 @@ pub fn check_engram_gather(
     Ok(EngramGatherDims { n: d_n as usize, c: d_c as usize, t: d_t as usize, j: d_j as usize })
 }
 
+fn extents_of_engram_gather(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("engram_gather", arguments);
+    let dims = check_engram_gather(a.tensor("table")?, a.tensor("rows")?, a.tensor("out")?)?;
+    Ok(Extents::new([("N", dims.n), ("C", dims.c), ("T", dims.t), ("J", dims.j)]))
+}
+
 /// Checked arguments of one `engram_gather` call, for a kernel.
 pub struct EngramGatherArgs<'a> {
     /// Extents.
@@ -4545,6 +5953,18 @@ pub struct EngramGatherArgs<'a> {
     pub rows: In<'a>,
     /// Looked-up values.
     pub out: Out<'a>,
+}
+
+/// Shapes, formats and scalars of a `engram_gather` call, for `supports` and `plan`.
+pub struct EngramGatherProto<'a> {
+    /// Extents.
+    pub dims: EngramGatherDims,
+    /// The n-gram table.
+    pub table: Desc<'a>,
+    /// Row numbers.
+    pub rows: Desc<'a>,
+    /// Looked-up values.
+    pub out: Desc<'a>,
 }
 
 /// Looked-up table rows, side by side.
@@ -4561,11 +5981,17 @@ impl EngramGather {
         args_size: size_of::<DiArgsEngramGatherV1>(),
         contract: Contract {
             class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
             bound: "",
-            accumulator: "",
+            accumulator: "none",
             rounding: "element * scale in F32, then to the dtype of out",
+            denormals: "kept",
             nan: "propagates",
+            duplicates: "a row that is named twice is written twice",
         },
+        extents: extents_of_engram_gather,
         args: &[
             ArgInfo {
                 name: "table",
@@ -4606,6 +6032,7 @@ impl RawArgs for DiArgsEngramGatherV1 {}
 impl Op for EngramGather {
     type Raw = DiArgsEngramGatherV1;
     type Args<'a> = EngramGatherArgs<'a>;
+    type Proto<'a> = EngramGatherProto<'a>;
     const INFO: &'static OpInfo = EngramGather::INFO;
 
     #[allow(unsafe_code)]
@@ -4617,6 +6044,18 @@ impl Op for EngramGather {
             let out = Out::new("engram_gather", "out", &raw.out)?;
             let dims = check_engram_gather(&table, &rows, &out)?;
             Ok(EngramGatherArgs { dims, table, rows, out })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsEngramGatherV1) -> Result<EngramGatherProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let table = Desc::new("engram_gather", "table", &raw.table)?;
+            let rows = Desc::new("engram_gather", "rows", &raw.rows)?;
+            let out = Desc::new("engram_gather", "out", &raw.out)?;
+            let dims = check_engram_gather(&table, &rows, &out)?;
+            Ok(EngramGatherProto { dims, table, rows, out })
         }
     }
 }
@@ -4656,14 +6095,15 @@ pub struct EngramGateDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_engram_gate(
-    x: &dyn Shaped,
-    kv: &dyn Shaped,
-    q_weight: &dyn Shaped,
-    k_weight: &dyn Shaped,
-    image_mask: Option<&dyn Shaped>,
+    x: &impl Shaped,
+    kv: &impl Shaped,
+    q_weight: &impl Shaped,
+    k_weight: &impl Shaped,
+    image_mask: Option<&impl Shaped>,
 ) -> Result<EngramGateDims, ArgError> {
-    let c = Checker::new(&EngramGate::INFO.name);
+    let c = Checker::new(EngramGate::INFO.name);
     c.tensor("x", x, 3, 0x3)?;
     c.tensor("kv", kv, 2, 0x3)?;
     c.tensor("q_weight", q_weight, 2, 0x3)?;
@@ -4681,6 +6121,18 @@ pub fn check_engram_gate(
     c.optional_extent("image_mask", image_mask, 0, d_t, "T")?;
     c.like("kv", kv, "x", x)?;
     Ok(EngramGateDims { t: d_t as usize, c: d_c as usize, d: d_d as usize })
+}
+
+fn extents_of_engram_gate(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("engram_gate", arguments);
+    let dims = check_engram_gate(
+        a.tensor("x")?,
+        a.tensor("kv")?,
+        a.tensor("q_weight")?,
+        a.tensor("k_weight")?,
+        a.optional("image_mask"),
+    )?;
+    Ok(Extents::new([("T", dims.t), ("C", dims.c), ("D", dims.d)]))
 }
 
 /// Checked arguments of one `engram_gate` call, for a kernel.
@@ -4701,6 +6153,24 @@ pub struct EngramGateArgs<'a> {
     pub eps: f32,
 }
 
+/// Shapes, formats and scalars of a `engram_gate` call, for `supports` and `plan`.
+pub struct EngramGateProto<'a> {
+    /// Extents.
+    pub dims: EngramGateDims,
+    /// The stream.
+    pub x: Desc<'a>,
+    /// Keys per copy, then the value.
+    pub kv: Desc<'a>,
+    /// Gain on the stream's side.
+    pub q_weight: Desc<'a>,
+    /// Gain on the key's side.
+    pub k_weight: Desc<'a>,
+    /// Not 0 at image positions.
+    pub image_mask: Option<Desc<'a>>,
+    /// Added to the mean squares.
+    pub eps: f32,
+}
+
 /// Adds the gated n-gram value to every copy of the stream, in place.
 pub struct EngramGate;
 
@@ -4715,11 +6185,17 @@ impl EngramGate {
         args_size: size_of::<DiArgsEngramGateV1>(),
         contract: Contract {
             class: Class::Bound,
-            bound: "",
+            ulps: 4,
+            factor: 2.0,
+            terms: Terms { text: "D+6", count: |extents| (extents.of("D") + 6) },
+            bound: "S is the sum of the magnitudes of the terms of dot, each with both norms; the gate is taken at both ends of the interval of dot, plus ulps of 1; its product with value and the addition to x are one F32 rounding each of their operands",
             accumulator: "f32 or wider",
             rounding: "once, to the dtype of x",
+            denormals: "kept",
             nan: "propagates within its row",
+            duplicates: "none: no index",
         },
+        extents: extents_of_engram_gate,
         args: &[
             ArgInfo {
                 name: "x",
@@ -4790,6 +6266,7 @@ impl RawArgs for DiArgsEngramGateV1 {}
 impl Op for EngramGate {
     type Raw = DiArgsEngramGateV1;
     type Args<'a> = EngramGateArgs<'a>;
+    type Proto<'a> = EngramGateProto<'a>;
     const INFO: &'static OpInfo = EngramGate::INFO;
 
     #[allow(unsafe_code)]
@@ -4802,8 +6279,23 @@ impl Op for EngramGate {
             let k_weight = In::new("engram_gate", "k_weight", &raw.k_weight)?;
             let image_mask = In::optional("engram_gate", "image_mask", &raw.image_mask)?;
             let eps = raw.eps;
-            let dims = check_engram_gate(&x, &kv, &q_weight, &k_weight, image_mask.as_ref().map(|t| t as &dyn Shaped))?;
+            let dims = check_engram_gate(&x, &kv, &q_weight, &k_weight, image_mask.as_ref())?;
             Ok(EngramGateArgs { dims, x, kv, q_weight, k_weight, image_mask, eps })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsEngramGateV1) -> Result<EngramGateProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let x = Desc::new("engram_gate", "x", &raw.x)?;
+            let kv = Desc::new("engram_gate", "kv", &raw.kv)?;
+            let q_weight = Desc::new("engram_gate", "q_weight", &raw.q_weight)?;
+            let k_weight = Desc::new("engram_gate", "k_weight", &raw.k_weight)?;
+            let image_mask = Desc::optional("engram_gate", "image_mask", &raw.image_mask)?;
+            let eps = raw.eps;
+            let dims = check_engram_gate(&x, &kv, &q_weight, &k_weight, image_mask.as_ref())?;
+            Ok(EngramGateProto { dims, x, kv, q_weight, k_weight, image_mask, eps })
         }
     }
 }
@@ -4839,14 +6331,15 @@ pub struct FusedSampleDims {
 ///
 /// # Errors
 /// Names the argument, what it has and what it needs.
+#[inline]
 pub fn check_fused_sample(
-    logits: &dyn Shaped,
-    inv_temperature: &dyn Shaped,
-    seed: &dyn Shaped,
-    position: &dyn Shaped,
-    token: &dyn Shaped,
+    logits: &impl Shaped,
+    inv_temperature: &impl Shaped,
+    seed: &impl Shaped,
+    position: &impl Shaped,
+    token: &impl Shaped,
 ) -> Result<FusedSampleDims, ArgError> {
-    let c = Checker::new(&FusedSample::INFO.name);
+    let c = Checker::new(FusedSample::INFO.name);
     c.tensor("logits", logits, 2, 0x1)?;
     c.tensor("inv_temperature", inv_temperature, 1, 0x1)?;
     c.tensor("seed", seed, 1, 0x8)?;
@@ -4859,6 +6352,18 @@ pub fn check_fused_sample(
     c.extent("position", position, 0, d_n, "N")?;
     c.extent("token", token, 0, d_n, "N")?;
     Ok(FusedSampleDims { n: d_n as usize, v: d_v as usize })
+}
+
+fn extents_of_fused_sample(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("fused_sample", arguments);
+    let dims = check_fused_sample(
+        a.tensor("logits")?,
+        a.tensor("inv_temperature")?,
+        a.tensor("seed")?,
+        a.tensor("position")?,
+        a.tensor("token")?,
+    )?;
+    Ok(Extents::new([("N", dims.n), ("V", dims.v)]))
 }
 
 /// Checked arguments of one `fused_sample` call, for a kernel.
@@ -4877,6 +6382,22 @@ pub struct FusedSampleArgs<'a> {
     pub token: Out<'a>,
 }
 
+/// Shapes, formats and scalars of a `fused_sample` call, for `supports` and `plan`.
+pub struct FusedSampleProto<'a> {
+    /// Extents.
+    pub dims: FusedSampleDims,
+    /// Logits.
+    pub logits: Desc<'a>,
+    /// 1 / temperature, or 0 for greedy.
+    pub inv_temperature: Desc<'a>,
+    /// Seeds; the 64 bits are unsigned.
+    pub seed: Desc<'a>,
+    /// Absolute position of the drawn token.
+    pub position: Desc<'a>,
+    /// Drawn tokens.
+    pub token: Desc<'a>,
+}
+
 /// Draws one token per row.
 pub struct FusedSample;
 
@@ -4891,11 +6412,17 @@ impl FusedSample {
         args_size: size_of::<DiArgsFusedSampleV1>(),
         contract: Contract {
             class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
             bound: "",
-            accumulator: "",
-            rounding: "",
+            accumulator: "f32",
+            rounding: "every F32 operation to nearest even; no contraction",
+            denormals: "kept",
             nan: "a row that holds a NaN or +infinity, or only -infinity, gives -1",
+            duplicates: "none: no index",
         },
+        extents: extents_of_fused_sample,
         args: &[
             ArgInfo {
                 name: "logits",
@@ -4956,6 +6483,7 @@ impl RawArgs for DiArgsFusedSampleV1 {}
 impl Op for FusedSample {
     type Raw = DiArgsFusedSampleV1;
     type Args<'a> = FusedSampleArgs<'a>;
+    type Proto<'a> = FusedSampleProto<'a>;
     const INFO: &'static OpInfo = FusedSample::INFO;
 
     #[allow(unsafe_code)]
@@ -4969,6 +6497,20 @@ impl Op for FusedSample {
             let token = Out::new("fused_sample", "token", &raw.token)?;
             let dims = check_fused_sample(&logits, &inv_temperature, &seed, &position, &token)?;
             Ok(FusedSampleArgs { dims, logits, inv_temperature, seed, position, token })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsFusedSampleV1) -> Result<FusedSampleProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let logits = Desc::new("fused_sample", "logits", &raw.logits)?;
+            let inv_temperature = Desc::new("fused_sample", "inv_temperature", &raw.inv_temperature)?;
+            let seed = Desc::new("fused_sample", "seed", &raw.seed)?;
+            let position = Desc::new("fused_sample", "position", &raw.position)?;
+            let token = Desc::new("fused_sample", "token", &raw.token)?;
+            let dims = check_fused_sample(&logits, &inv_temperature, &seed, &position, &token)?;
+            Ok(FusedSampleProto { dims, logits, inv_temperature, seed, position, token })
         }
     }
 }

@@ -28,15 +28,19 @@
 
 pub mod abi;
 pub mod check;
+pub mod contract;
+pub mod extents;
 pub mod format;
 pub mod generated;
 pub mod reflection;
 pub mod sdk;
 
 pub use check::{ArgError, Shaped, ShapedList};
+pub use contract::{Class, Contract, Terms};
 pub use deepinfer_numerics as numerics;
+pub use extents::{Arguments, Described, Extents};
 pub use format::{CacheFormat, Format};
-pub use reflection::{ArgInfo, Class, Contract, Kind, Op, OpInfo, Role};
+pub use reflection::{ArgInfo, Kind, Op, OpInfo, Role};
 
 /// Used by the macros of [`sdk`].
 #[doc(hidden)]

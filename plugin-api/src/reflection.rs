@@ -2,6 +2,8 @@
 
 use crate::abi::DiOpHeader;
 use crate::check::ArgError;
+use crate::contract::Contract;
+use crate::extents::{Arguments, Extents};
 
 /// Kind of an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,32 +29,6 @@ pub enum Role {
     Out,
     /// Reads and writes it.
     InOut,
-}
-
-/// Class of a numerical contract.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Class {
-    /// Equal bits.
-    Exact,
-    /// A distance from the correctly rounded result.
-    Ulp,
-    /// An error derived from the summed magnitudes, the length of the sum and the accumulator.
-    Bound,
-}
-
-/// The numerical contract of an op, in the words of the catalogue.
-#[derive(Clone, Copy, Debug)]
-pub struct Contract {
-    /// Class.
-    pub class: Class,
-    /// Size of the bound, where the class needs one.
-    pub bound: &'static str,
-    /// Accumulator.
-    pub accumulator: &'static str,
-    /// Where values are rounded.
-    pub rounding: &'static str,
-    /// NaN and infinity policy.
-    pub nan: &'static str,
 }
 
 /// One argument.
@@ -93,6 +69,9 @@ pub struct OpInfo {
     pub args_size: usize,
     /// Contract.
     pub contract: Contract,
+    /// Checks formats, ranks and extents of a call and gives its extents. The error names the argument, what it has and what
+    /// it needs.
+    pub extents: fn(&Arguments) -> Result<Extents, ArgError>,
     /// Arguments in struct order, after the head.
     pub args: &'static [ArgInfo],
 }
@@ -106,6 +85,8 @@ pub trait Op {
     type Raw: RawArgs;
     /// The checked view of it.
     type Args<'a>;
+    /// The checked view of its shapes, formats and scalars.
+    type Proto<'a>;
     /// Reflection row.
     const INFO: &'static OpInfo;
 
@@ -120,6 +101,17 @@ pub trait Op {
     /// argument. The memory is addressable by the caller's processor if the kernel dereferences it.
     #[allow(unsafe_code)]
     unsafe fn view(raw: &Self::Raw) -> Result<Self::Args<'_>, ArgError>;
+
+    /// Checks `raw` and describes its tensors, whose addresses may be null.
+    ///
+    /// # Errors
+    /// As [`Op::view`].
+    ///
+    /// # Safety
+    /// For the lifetime of the description, every present tensor of `raw` has valid shape and stride arrays, and scales as
+    /// [`Desc::new`](crate::sdk::tensor::Desc::new) wants them.
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &Self::Raw) -> Result<Self::Proto<'_>, ArgError>;
 }
 
 // The head is read before the op is known.

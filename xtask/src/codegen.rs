@@ -12,6 +12,7 @@ mod ops_md;
 mod rust_core;
 mod rust_parity;
 mod rust_plugin_api;
+mod rust_reflection;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use deepinfer_plugin_api::OpInfo;
+use deepinfer_plugin_api::{ArgError, Arguments, Described, Extents, OpInfo};
 
 use crate::tensor::HostTensor;
 
@@ -145,6 +145,24 @@ impl Call {
             }
         }
         out
+    }
+
+    /// Checks formats, ranks and extents of the arguments, and gives the extents.
+    ///
+    /// # Errors
+    /// Names the argument, what it has and what it needs.
+    pub fn extents(&self) -> Result<Extents, ArgError> {
+        let mut arguments = Arguments::default();
+        let described = |tensor: &HostTensor| Described::new(tensor.format, &tensor.shape);
+        for (&name, value) in &self.args {
+            match value {
+                Value::Tensor(tensor) => arguments.tensor(name, described(tensor)),
+                Value::List(list) => arguments.list(name, list.iter().map(described).collect()),
+                Value::U32(number) => arguments.number(name, *number),
+                Value::I32(_) | Value::F32(_) | Value::Absent => {}
+            }
+        }
+        (self.op.extents)(&arguments)
     }
 
     /// The extent that `symbol` has in this call.

@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bound;
 mod cache_entries;
 mod call;
 mod compare;

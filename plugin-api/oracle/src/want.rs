@@ -4,9 +4,6 @@ use deepinfer_plugin_api::Format;
 
 use crate::tensor::HostTensor;
 
-/// Unit roundoff of the narrowest accumulator that the contracts allow, F32.
-pub(crate) const U: f64 = 1.0 / (1 << 24) as f64;
-
 /// What an element of an output must be.
 #[derive(Clone, Copy, Debug)]
 pub enum Element {
@@ -28,14 +25,9 @@ pub enum Element {
 }
 
 impl Element {
-    /// A sum of `terms` products whose magnitudes sum to `magnitude`, accumulated in F32.
-    pub(crate) fn sum(value: f64, terms: usize, magnitude: f64) -> Self {
-        Element::Near { value, slack: 2.0 * (terms + 2) as f64 * U * magnitude }
-    }
-
-    /// A value with a relative error of `ulps` F32 roundings.
-    pub(crate) fn relative(value: f64, roundings: f64) -> Self {
-        Element::Near { value, slack: roundings * U * value.abs() }
+    /// A value with a relative error.
+    pub(crate) fn relative(value: f64, error: f64) -> Self {
+        Element::Near { value, slack: error * value.abs() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The catalogue as data, and the rules that every entry obeys.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -31,6 +32,9 @@ const FAMILIES: [&str; 13] = [
 /// Profiles; likewise.
 const PROFILES: [&str; 1] = ["v41-text"];
 
+/// Classes of contracts.
+const CLASSES: [&str; 4] = ["EXACT", "ULP", "BOUND", "DIST"];
+
 pub(crate) struct Catalogue {
     /// By id.
     pub(crate) ops: Vec<Op>,
@@ -54,16 +58,23 @@ pub(crate) struct Op {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Contract {
-    /// EXACT, ULP or BOUND.
+    /// One of [`CLASSES`].
     pub(crate) class: String,
+    /// Units in the last place of F32: all that an ULP contract allows, and what a BOUND allows beside its sum.
+    pub(crate) ulps: Option<u32>,
+    /// Of a BOUND: the length of the sum.
+    pub(crate) terms: Option<Expr>,
+    /// Of a BOUND: the factor on gamma.
+    pub(crate) factor: Option<f64>,
+    /// How the numbers compose, where an op has more than one stage; of a DIST: what is drawn, and how it is tested.
     #[serde(default)]
     pub(crate) bound: String,
-    #[serde(default)]
     pub(crate) accumulator: String,
-    #[serde(default)]
     pub(crate) rounding: String,
-    #[serde(default)]
+    pub(crate) denormals: String,
     pub(crate) nan: String,
+    /// What happens when an index occurs twice.
+    pub(crate) duplicates: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -193,11 +204,7 @@ impl Catalogue {
 impl Op {
     fn check(&self) -> Result<()> {
         ensure!(self.id > 0 && self.id < 0x8000_0000, "id {} belongs to vendors or is 0", self.id);
-        ensure!(
-            ["EXACT", "ULP", "BOUND"].contains(&self.contract.class.as_str()),
-            "unknown contract class {}",
-            self.contract.class
-        );
+        self.check_contract().context("[contract]")?;
         ensure!(FAMILIES.contains(&self.family.as_str()), "unknown family {}; there are {FAMILIES:?}", self.family);
         for profile in &self.profiles {
             ensure!(PROFILES.contains(&profile.as_str()), "unknown profile {profile}; there are {PROFILES:?}");
@@ -221,5 +228,74 @@ impl Op {
             }
         }
         Ok(())
+    }
+
+    /// A class has its numbers and no others; the policies are stated, if only as "none".
+    fn check_contract(&self) -> Result<()> {
+        let c = &self.contract;
+        ensure!(CLASSES.contains(&c.class.as_str()), "unknown class {}; there are {CLASSES:?}", c.class);
+        let (is_ulp, is_bound) = (c.class == "ULP", c.class == "BOUND");
+        ensure!(is_bound == c.terms.is_some(), "terms belongs to BOUND and only there; the class is {}", c.class);
+        ensure!(is_bound == c.factor.is_some(), "factor belongs to BOUND and only there; the class is {}", c.class);
+        ensure!(!is_ulp || c.ulps.is_some(), "ULP needs ulps");
+        ensure!(is_ulp || is_bound || c.ulps.is_none(), "ulps belongs to ULP and BOUND; the class is {}", c.class);
+        ensure!(c.factor.is_none_or(|factor| factor >= 1.0), "no kernel is within a factor below 1");
+        ensure!(c.class != "EXACT" || c.bound.is_empty(), "EXACT allows nothing that a bound could explain");
+        ensure!(c.class != "DIST" || !c.bound.is_empty(), "DIST needs a bound: what is drawn, and how it is tested");
+        for (field, text) in [
+            ("accumulator", &c.accumulator),
+            ("rounding", &c.rounding),
+            ("denormals", &c.denormals),
+            ("nan", &c.nan),
+            ("duplicates", &c.duplicates),
+        ] {
+            ensure!(!text.trim().is_empty(), "{field} is empty; say \"none\" where there is nothing to say");
+        }
+        let names = self.extent_names();
+        for symbol in c.terms.iter().flat_map(Expr::symbols) {
+            ensure!(names.contains(symbol), "terms: {symbol} is no extent and no u32 of the op; there are {names:?}");
+        }
+        Ok(())
+    }
+
+    /// Names with a value in every call: symbols of shapes, and u32 arguments.
+    pub(crate) fn extent_names(&self) -> BTreeSet<&str> {
+        let exprs = self.args.iter().flat_map(|arg| arg.shape.iter().chain(&arg.len));
+        let scalars = self.args.iter().filter(|arg| arg.kind == Kind::U32);
+        exprs.flat_map(Expr::symbols).chain(scalars.map(|arg| arg.name.as_str())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The catalogue's entry of an op with `old` replaced by `new` in its contract.
+    fn changed(op: &str, old: &str, new: &str) -> Result<()> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugin-api/catalogue/ops").join(format!("{op}.toml"));
+        let text = std::fs::read_to_string(path)?;
+        assert!(text.contains(old), "{op} has no {old:?}");
+        toml::from_str::<Op>(&text.replacen(old, new, 1))?.check()
+    }
+
+    #[test]
+    fn a_contract_without_its_numbers_is_refused() {
+        changed("linear", "factor = 2.0", "factor = 2.0").expect("the entry itself is right");
+        for (op, old, new, complaint) in [
+            ("linear", "terms = \"K\"\n", "", "terms belongs to BOUND"),
+            ("linear", "terms = \"K\"", "terms = \"Z\"", "Z is no extent"),
+            ("linear", "factor = 2.0", "factor = 0.5", "below 1"),
+            ("linear", "factor = 2.0\n", "", "factor belongs to BOUND"),
+            ("linear", "class = \"BOUND\"", "class = \"EXACT\"", "terms belongs to BOUND and only there"),
+            ("linear", "class = \"BOUND\"", "class = \"CLOSE\"", "unknown class CLOSE"),
+            ("rope", "ulps = 2\n", "", "ULP needs ulps"),
+            ("gather", "class = \"EXACT\"", "class = \"EXACT\"\nulps = 1", "ulps belongs to"),
+            ("gather", "class = \"EXACT\"", "class = \"DIST\"", "DIST needs a bound"),
+            ("gather", "denormals = \"kept\"", "denormals = \" \"", "denormals is empty"),
+            ("gather", "denormals = \"kept\"\n", "", "missing field `denormals`"),
+        ] {
+            let error = changed(op, old, new).expect_err(complaint);
+            assert!(format!("{error:#}").contains(complaint), "{op}, {new:?}: {error:#}");
+        }
     }
 }

@@ -106,13 +106,24 @@ impl Expr {
 
     /// As Rust code over `i64` locals named by [`local`].
     pub(crate) fn rust(&self) -> String {
+        self.rust_with(&local)
+    }
+
+    /// As Rust code over `i64` values that `name` gives to symbols.
+    pub(crate) fn rust_with(&self, name: &impl Fn(&str) -> String) -> String {
         match self {
             Expr::Number(n) => n.to_string(),
-            Expr::Symbol(name) => local(name),
-            Expr::Add(a, b) => format!("({} + {})", a.rust(), b.rust()),
-            Expr::Sub(a, b) => format!("({} - {})", a.rust(), b.rust()),
-            Expr::Mul(a, b) => format!("{}.saturating_mul({})", a.rust_operand(), b.rust()),
-            Expr::CeilDiv(a, b) => format!("ceil_div({}, {})", a.rust(), b.rust()),
+            Expr::Symbol(symbol) => name(symbol),
+            Expr::Add(a, b) => format!("({} + {})", a.rust_with(name), b.rust_with(name)),
+            Expr::Sub(a, b) => format!("({} - {})", a.rust_with(name), b.rust_with(name)),
+            Expr::Mul(a, b) => {
+                let factor = match **a {
+                    Expr::Number(n) => format!("{n}i64"),
+                    _ => a.rust_with(name),
+                };
+                format!("{factor}.saturating_mul({})", b.rust_with(name))
+            }
+            Expr::CeilDiv(a, b) => format!("ceil_div({}, {})", a.rust_with(name), b.rust_with(name)),
         }
     }
 

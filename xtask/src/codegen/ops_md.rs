@@ -1,6 +1,6 @@
 //! `plugin-api/OPS.md`: the catalogue for readers.
 
-use super::catalogue::{Catalogue, Kind, Role};
+use super::catalogue::{Catalogue, Contract, Kind, Role};
 
 pub(crate) fn page(catalogue: &Catalogue) -> String {
     let mut out = String::from(
@@ -11,16 +11,23 @@ pub(crate) fn page(catalogue: &Catalogue) -> String {
          Formats: `F32`, `BF16`, `I32`, `I64`, `U8`; `FP8_ROW32` is E4M3 with a UE8M0 scale per row and 32 columns, \
          `FP8_TILE32` E4M3 with one per 32 x 32 tile, `FP4_ROW32` packed E2M1 with a UE8M0 scale per row and 32 columns, \
          `FP4_ROW16` packed E2M1 with an E4M3 scale per row and 16 columns.\n\n\
-         Contracts: EXACT means equal bits; ULP a distance from the correctly rounded result; BOUND an error of at \
-         most `2 (k + 2) u S` plus half a unit in the last place of the output, where S is the sum of the magnitudes of the k terms \
-         that were added and u = 2^-24 is the unit roundoff of an F32 accumulator; intermediate roundings that the semantics name \
-         add one of their own units each. A backend may be tighter, never looser.\n\n",
+         Contracts. EXACT means equal bits. ULP(n) allows n units in the last place of F32 from the exact result. BOUND(k, c) allows \
+         `c gamma(k) S`, where k is the length of the sum, S the sum of the magnitudes of its terms, and gamma(k) = k u / (1 - k u) with \
+         u = 2^-24, the unit roundoff of an F32 accumulator: an F32 sum in any order is within gamma(k) S, and c = 2 leaves room for \
+         an accumulator that truncates. A BOUND may have ulps for what is computed beside its sum; how several stages compose is said there. \
+         DIST is a distribution of which results are drawn. Half a unit in the last place of the output comes on top of each. \
+         Denormals that are kept are flushed to zero neither as operands nor as results. A backend may be tighter, never looser.\n\n",
     );
     out += "| id | op | family | contract | what |\n|---|---|---|---|---|\n";
     for op in &catalogue.ops {
         out += &format!(
             "| {} | [`{}`](#{}) | {} | {} | {} |\n",
-            op.id, op.name, op.name, op.family, op.contract.class, op.summary
+            op.id,
+            op.name,
+            op.name,
+            op.family,
+            class_of(&op.contract),
+            op.summary
         );
     }
     for op in &catalogue.ops {
@@ -60,10 +67,15 @@ pub(crate) fn page(catalogue: &Catalogue) -> String {
             out += &format!("| `{}` | {role} | {shape} | {formats} | {}{optional} |\n", arg.name, arg.doc);
         }
         let c = &op.contract;
-        out += &format!("\nContract: {}", c.class);
-        for (label, text) in
-            [("bound", &c.bound), ("accumulator", &c.accumulator), ("rounding", &c.rounding), ("NaN", &c.nan)]
-        {
+        out += &format!("\nContract: {}", class_of(c));
+        for (label, text) in [
+            ("bound", &c.bound),
+            ("accumulator", &c.accumulator),
+            ("rounding", &c.rounding),
+            ("denormals", &c.denormals),
+            ("NaN", &c.nan),
+            ("duplicates", &c.duplicates),
+        ] {
             if !text.is_empty() {
                 out += &format!("; {label}: {text}");
             }
@@ -71,4 +83,15 @@ pub(crate) fn page(catalogue: &Catalogue) -> String {
         out += ".\n";
     }
     out
+}
+
+/// `EXACT`, `ULP(2)`, `BOUND(K, 2)` or `BOUND(N+2, 1) + ULP(1)`.
+fn class_of(c: &Contract) -> String {
+    let ulps = c.ulps.map(|ulps| format!("ULP({ulps})"));
+    match (&c.terms, c.factor, ulps) {
+        (Some(terms), Some(factor), None) => format!("BOUND({terms}, {factor})"),
+        (Some(terms), Some(factor), Some(ulps)) => format!("BOUND({terms}, {factor}) + {ulps}"),
+        (_, _, Some(ulps)) => ulps,
+        _ => c.class.clone(),
+    }
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::catalogue::{Arg, Catalogue, Kind, Op, Role};
-use super::checks;
+use super::{checks, rust_reflection};
 
 pub(crate) fn generate(catalogue: &Catalogue) -> Result<String> {
     let mut out = String::from(
@@ -12,8 +12,10 @@ pub(crate) fn generate(catalogue: &Catalogue) -> Result<String> {
          use std::mem::offset_of;\n\n\
          use crate::abi::{DiOpHeader, DiTensor, DiTensorList};\n\
          use crate::check::{ArgError, Checker, Shaped, ShapedList, ceil_div, extent_or_zero};\n\
-         use crate::reflection::{ArgInfo, Class, Contract, Kind, Op, OpInfo, RawArgs, Role};\n\
-         use crate::sdk::tensor::{In, InList, Out};\n\n",
+         use crate::contract::{Class, Contract, Terms};\n\
+         use crate::extents::{Arguments, Extents, Named};\n\
+         use crate::reflection::{ArgInfo, Kind, Op, OpInfo, RawArgs, Role};\n\
+         use crate::sdk::tensor::{Desc, DescList, In, InList, Out};\n\n",
     );
     for op in &catalogue.ops {
         out += &one(op)?;
@@ -64,7 +66,7 @@ fn one(op: &Op) -> Result<String> {
 
     // The check.
     out += &format!(
-        "/// Checks formats, ranks and extents of a `{}` call.\n///\n/// # Errors\n/// Names the argument, what it has and what it needs.\npub fn check_{}({}) -> Result<{ty}Dims, ArgError> {{\nlet c = Checker::new(&{ty}::INFO.name);\n{}Ok({ty}Dims {{ ",
+        "/// Checks formats, ranks and extents of a `{}` call.\n///\n/// # Errors\n/// Names the argument, what it has and what it needs.\n#[inline]\npub fn check_{}({}) -> Result<{ty}Dims, ArgError> {{\nlet c = Checker::new({ty}::INFO.name);\n{}Ok({ty}Dims {{ ",
         op.name,
         op.name,
         checks::parameters(op),
@@ -75,6 +77,8 @@ fn one(op: &Op) -> Result<String> {
     }
     out += "})\n}\n\n";
 
+    out += &rust_reflection::extents(op, &check.symbols);
+
     // The view.
     out += &format!(
         "/// Checked arguments of one `{}` call, for a kernel.\npub struct {ty}Args<'a> {{\n/// Extents.\npub dims: {ty}Dims,\n",
@@ -82,6 +86,16 @@ fn one(op: &Op) -> Result<String> {
     );
     for arg in &op.args {
         out += &format!("/// {}\npub {}: {},\n", arg.doc, arg.field(), view_type(arg));
+    }
+    out += "}\n\n";
+
+    // The same without content.
+    out += &format!(
+        "/// Shapes, formats and scalars of a `{}` call, for `supports` and `plan`.\npub struct {ty}Proto<'a> {{\n/// Extents.\npub dims: {ty}Dims,\n",
+        op.name
+    );
+    for arg in &op.args {
+        out += &format!("/// {}\npub {}: {},\n", arg.doc, arg.field(), proto_type(arg));
     }
     out += "}\n\n";
 
@@ -94,12 +108,7 @@ fn one(op: &Op) -> Result<String> {
         "id: {}, name: {:?}, version: {}, family: {:?}, profiles: &{:?}, args_size: size_of::<{raw}>(), ",
         op.id, op.name, op.version, op.family, op.profiles
     );
-    let c = &op.contract;
-    let class = c.class[..1].to_owned() + &c.class[1..].to_lowercase();
-    out += &format!(
-        "contract: Contract {{ class: Class::{class}, bound: {:?}, accumulator: {:?}, rounding: {:?}, nan: {:?} }},\nargs: &[",
-        c.bound, c.accumulator, c.rounding, c.nan
-    );
+    out += &format!("contract: {},\nextents: extents_of_{},\nargs: &[", rust_reflection::contract(op), op.name);
     for arg in &op.args {
         let kind = match arg.kind {
             Kind::Tensor => "Tensor",
@@ -126,19 +135,29 @@ fn one(op: &Op) -> Result<String> {
     out += "],\n};\n}\n\n";
 
     out += &format!(
-        "impl RawArgs for {raw} {{}}\n\nimpl Op for {ty} {{\ntype Raw = {raw};\ntype Args<'a> = {ty}Args<'a>;\nconst INFO: &'static OpInfo = {ty}::INFO;\n\n"
+        "impl RawArgs for {raw} {{}}\n\nimpl Op for {ty} {{\ntype Raw = {raw};\ntype Args<'a> = {ty}Args<'a>;\ntype Proto<'a> = {ty}Proto<'a>;\nconst INFO: &'static OpInfo = {ty}::INFO;\n\n"
     );
-    out += &format!("#[allow(unsafe_code)]\nunsafe fn view(raw: &{raw}) -> Result<{ty}Args<'_>, ArgError> {{\n");
+    out += &wrap(op, "view", "Args", |arg| if arg.writes() { "Out" } else { "In" }, "InList");
+    out += "\n";
+    out += &wrap(op, "proto", "Proto", |_| "Desc", "DescList");
+    out += "}\n\n";
+    Ok(out)
+}
+
+/// The method that wraps the tensors of the C struct and checks them.
+fn wrap(op: &Op, method: &str, suffix: &str, tensor: impl Fn(&Arg) -> &'static str, list: &str) -> String {
+    let (ty, raw) = (op.type_name(), op.args_type());
+    let mut out =
+        format!("#[allow(unsafe_code)]\nunsafe fn {method}(raw: &{raw}) -> Result<{ty}{suffix}<'_>, ArgError> {{\n");
     out += "// SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.\nunsafe {\n";
     for arg in &op.args {
         let name = arg.field();
         let value = match (arg.kind, arg.optional) {
             (Kind::Tensor, optional) => {
-                let wrapper = if arg.writes() { "Out" } else { "In" };
                 let f = if optional { "optional" } else { "new" };
-                format!("{wrapper}::{f}({:?}, {name:?}, &raw.{name})?", op.name)
+                format!("{}::{f}({:?}, {name:?}, &raw.{name})?", tensor(arg), op.name)
             }
-            (Kind::TensorList, _) => format!("InList::new({:?}, {name:?}, &raw.{name})?", op.name),
+            (Kind::TensorList, _) => format!("{list}::new({:?}, {name:?}, &raw.{name})?", op.name),
             _ => format!("raw.{name}"),
         };
         out += &format!("let {name} = {value};\n");
@@ -148,18 +167,18 @@ fn one(op: &Op) -> Result<String> {
         let name = arg.field();
         match (arg.kind, arg.optional) {
             (Kind::Tensor, false) => out += &format!("&{name}, "),
-            (Kind::Tensor, true) => out += &format!("{name}.as_ref().map(|t| t as &dyn Shaped), "),
+            (Kind::Tensor, true) => out += &format!("{name}.as_ref(), "),
             (Kind::TensorList, _) => out += &format!("&{name}, "),
             _ if checks::is_extent(op, arg) => out += &format!("{name}, "),
             _ => {}
         }
     }
-    out += &format!(")?;\nOk({ty}Args {{ dims, ");
+    out += &format!(")?;\nOk({ty}{suffix} {{ dims, ");
     for arg in &op.args {
         out += &format!("{}, ", arg.field());
     }
-    out += "})\n}\n}\n}\n\n";
-    Ok(out)
+    out += "})\n}\n}\n";
+    out
 }
 
 fn raw_type(arg: &Arg) -> &'static str {
@@ -182,5 +201,14 @@ fn view_type(arg: &Arg) -> &'static str {
         (Kind::U32, ..) => "u32",
         (Kind::I32, ..) => "i32",
         (Kind::F32, ..) => "f32",
+    }
+}
+
+fn proto_type(arg: &Arg) -> &'static str {
+    match (arg.kind, arg.optional) {
+        (Kind::Tensor, false) => "Desc<'a>",
+        (Kind::Tensor, true) => "Option<Desc<'a>>",
+        (Kind::TensorList, _) => "DescList<'a>",
+        _ => raw_type(arg),
     }
 }

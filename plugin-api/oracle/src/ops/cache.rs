@@ -1,9 +1,12 @@
 //! Oracles of the paged caches and of the compressor.
 
+use deepinfer_plugin_api::contract::UNIT_ROUNDOFF;
+
+use crate::bound::Bound;
 use crate::cache_entries::CacheEntries;
 use crate::call::Call;
 use crate::tensor::HostTensor;
-use crate::want::{Element, U, Want, Wants};
+use crate::want::{Element, Want, Wants};
 
 pub(crate) fn store_kv_cache(call: &Call) -> Wants {
     let (kv, slots, mut cache) = (call.tensor("kv"), call.tensor("slots").ints(), call.tensor("cache").clone());
@@ -59,6 +62,7 @@ pub(crate) fn compress_and_update_state(call: &Call) -> Wants {
     let (latents, scores, kept) = (latent.wide(), score.wide(), state.wide());
     let ring_row = |q: usize, p: i64| ((slot[q] as usize * ring) + p as usize % ring) * 2;
 
+    let bound = Bound::of(call);
     let mut out = Vec::new();
     for last in call.tensor("group_row").ints() {
         let q = request[last as usize] as usize;
@@ -78,7 +82,9 @@ pub(crate) fn compress_and_update_state(call: &Call) -> Wants {
             let sum: f64 = weights.iter().sum();
             let products = || weights.iter().zip(&members).map(|(w, m)| w / sum * m.1[d]);
             let spread = members.iter().map(|m| (m.0[d] - largest).abs()).fold(0.0, f64::max);
-            let slack = 2.0 * (ratio as f64 + 8.0 + spread) * U * products().map(f64::abs).sum::<f64>();
+            let magnitude: f64 = products().map(f64::abs).sum();
+            // Every weight counts twice: in its product, and in the sum of weights.
+            let slack = bound.sum_error(magnitude) + 2.0 * (bound.relative() + spread * UNIT_ROUNDOFF) * magnitude;
             out.push(Element::Near { value: products().sum(), slack });
         }
     }

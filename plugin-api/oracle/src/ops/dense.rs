@@ -1,8 +1,11 @@
 //! Oracles of copies, norms, products, quantisation, rotation and hyper-connections.
 
+use deepinfer_plugin_api::contract::gamma;
+
+use crate::bound::Bound;
 use crate::call::Call;
 use crate::tensor::HostTensor;
-use crate::want::{Element, U, Want, Wants};
+use crate::want::{Element, Want, Wants};
 
 pub(crate) fn gather(call: &Call) -> Wants {
     let (table, index, repeat) = (call.tensor("table"), call.tensor("index").ints(), call.size("repeat"));
@@ -33,7 +36,9 @@ fn mean_square(row: &[f64], eps: f64) -> f64 {
 
 pub(crate) fn rms_norm(call: &Call) -> Wants {
     let (x, weight, eps) = (call.tensor("x").wide(), call.tensor("weight").wide(), call.real("eps"));
-    let n = weight.len();
+    let (n, bound) = (weight.len(), Bound::of(call));
+    // The inverse root halves the error of the mean square.
+    let error = bound.sum_error(1.0) / 2.0 + bound.relative();
     let mut out = Vec::new();
     for row in x.chunks(n.max(1)) {
         let mean = mean_square(row, eps);
@@ -43,7 +48,7 @@ pub(crate) fn rms_norm(call: &Call) -> Wants {
                 () if row.iter().all(|&x| x == 0.0) => 0.0,
                 () => w * (x / mean.sqrt()),
             };
-            out.push(Element::relative(value, n as f64 / 2.0 + 6.0));
+            out.push(Element::relative(value, error));
         }
     }
     vec![("out", Want::Elements(out))]
@@ -51,25 +56,26 @@ pub(crate) fn rms_norm(call: &Call) -> Wants {
 
 pub(crate) fn rstd(call: &Call) -> Wants {
     let (x, eps, n) = (call.tensor("x").wide(), call.real("eps"), call.dim("x", 1));
-    let rows =
-        x.chunks(n.max(1)).map(|row| Element::relative(1.0 / mean_square(row, eps).sqrt(), n as f64 / 2.0 + 3.0));
+    let bound = Bound::of(call);
+    let error = bound.sum_error(1.0) / 2.0 + bound.relative();
+    let rows = x.chunks(n.max(1)).map(|row| Element::relative(1.0 / mean_square(row, eps).sqrt(), error));
     vec![("out", Want::Elements(rows.collect()))]
 }
 
 /// `sum x * w` and what an F32 accumulator may be off.
-fn dot(x: &[f64], w: &[f64]) -> Element {
+fn dot(bound: Bound, x: &[f64], w: &[f64]) -> Element {
     let products = || x.iter().zip(w).map(|(x, w)| x * w);
-    Element::sum(products().sum(), x.len(), products().map(f64::abs).sum())
+    bound.sum(products().sum(), products().map(f64::abs).sum())
 }
 
 pub(crate) fn linear(call: &Call) -> Wants {
     let (x, weight, groups) = (call.tensor("x").wide(), call.tensor("weight").wide(), call.size("groups"));
     let (k, outputs) = (call.dim("weight", 1), call.dim("weight", 0));
-    let per_group = outputs / groups;
+    let (per_group, bound) = (outputs / groups, Bound::of(call));
     let mut out = Vec::new();
     for t in 0..call.dim("x", 0) {
         let row = &x[t * groups * k..][..groups * k];
-        out.extend((0..outputs).map(|o| dot(&row[o / per_group * k..][..k], &weight[o * k..][..k])));
+        out.extend((0..outputs).map(|o| dot(bound, &row[o / per_group * k..][..k], &weight[o * k..][..k])));
     }
     vec![("out", Want::Elements(out))]
 }
@@ -77,12 +83,13 @@ pub(crate) fn linear(call: &Call) -> Wants {
 pub(crate) fn grouped_linear(call: &Call) -> Wants {
     let (x, start) = (call.tensor("x").wide(), call.tensor("expert_start").ints());
     let (k, outputs) = (call.dim("x", 1), call.dim("out", 1));
+    let bound = Bound::of(call);
     let mut out = vec![Element::Kept; call.tensor("out").len()];
     for (e, weight) in call.list("weight").iter().enumerate() {
         let weight = weight.wide();
         for m in start[e] as usize..start[e + 1] as usize {
             for o in 0..outputs {
-                out[m * outputs + o] = dot(&x[m * k..][..k], &weight[o * k..][..k]);
+                out[m * outputs + o] = dot(bound, &x[m * k..][..k], &weight[o * k..][..k]);
             }
         }
     }
@@ -98,7 +105,7 @@ pub(crate) fn rope(call: &Call) -> Wants {
     let x = call.tensor("x");
     let (positions, freqs) = (call.tensor("positions").ints(), call.tensor("freqs").values());
     let (heads, channels) = (x.shape[1], x.shape[2]);
-    let values = x.wide();
+    let (values, error) = (x.wide(), Bound::of(call).relative());
     // Channels before the rotated ones keep their bits.
     let mut out = vec![Element::Kept; values.len()];
     for (t, &position) in positions.iter().enumerate() {
@@ -109,8 +116,7 @@ pub(crate) fn rope(call: &Call) -> Wants {
                 let angle = if call.size("inverse") == 1 { -angle } else { angle };
                 let (a, b) = (values[tail + 2 * i], values[tail + 2 * i + 1]);
                 let pair = [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()];
-                // Two ulp of the larger: an ulp is at most twice the unit roundoff of the value.
-                let slack = 4.0 * U * pair[0].abs().max(pair[1].abs());
+                let slack = error * pair[0].abs().max(pair[1].abs());
                 for (half, value) in pair.into_iter().enumerate() {
                     out[tail + 2 * i + half] = Element::Near { value, slack };
                 }
@@ -128,14 +134,15 @@ pub(crate) fn hc_mix(call: &Call) -> Wants {
     let (mix, rstd) = (call.tensor("mix").wide(), call.tensor("rstd").wide());
     let (base, scale) = (call.tensor("base").wide(), call.tensor("scale").wide());
     let (c, iters, eps) = (call.size("copies"), call.size("iters"), call.real("eps"));
+    let bound = Bound::of(call);
     let (mut pre, mut post, mut comb) = (Vec::new(), Vec::new(), Vec::new());
     for (row, rstd) in mix.chunks(2 * c + c * c).zip(&rstd) {
         let z = |gain: usize, i: usize| row[i] * rstd * scale[gain] + base[i];
-        // Roundings in the argument, as a relative error of its exponential.
-        let argument = |gain: usize, i: usize| 4.0 * ((row[i] * rstd * scale[gain]).abs() + base[i].abs());
+        // The error of the argument is the relative error of its exponential.
+        let argument = |gain: usize, i: usize| gamma(4) * ((row[i] * rstd * scale[gain]).abs() + base[i].abs());
         for i in 0..c {
-            pre.push(Element::relative(sigmoid(z(0, i)) + eps, argument(0, i) + 8.0));
-            post.push(Element::relative(2.0 * sigmoid(z(1, c + i)), argument(1, c + i) + 8.0));
+            pre.push(Element::relative(sigmoid(z(0, i)) + eps, argument(0, i) + bound.relative()));
+            post.push(Element::relative(2.0 * sigmoid(z(1, c + i)), argument(1, c + i) + bound.relative()));
         }
         let mut m: Vec<f64> = Vec::new();
         let mut worst = 0f64;
@@ -154,20 +161,20 @@ pub(crate) fn hc_mix(call: &Call) -> Wants {
                 m[k] /= sums[line(k)] + eps;
             }
         }
-        let roundings = 2.0 * worst + 10.0 + 2.0 * (iters * (c + 3)) as f64;
-        comb.extend(m.into_iter().map(|value| Element::relative(value, roundings)));
+        let error = 2.0 * worst + bound.relative() + bound.sum_error(1.0);
+        comb.extend(m.into_iter().map(|value| Element::relative(value, error)));
     }
     vec![("pre", Want::Elements(pre)), ("post", Want::Elements(post)), ("comb", Want::Elements(comb))]
 }
 
 pub(crate) fn hc_collapse(call: &Call) -> Wants {
     let (x, pre) = (call.tensor("x"), call.tensor("pre").wide());
-    let (copies, channels, values) = (x.shape[1], x.shape[2], x.wide());
+    let (copies, channels, values, bound) = (x.shape[1], x.shape[2], x.wide(), Bound::of(call));
     let mut out = Vec::new();
     for t in 0..x.shape[0] {
         for d in 0..channels {
             let column: Vec<f64> = (0..copies).map(|c| values[(t * copies + c) * channels + d]).collect();
-            out.push(dot(&pre[t * copies..][..copies], &column));
+            out.push(dot(bound, &pre[t * copies..][..copies], &column));
         }
     }
     vec![("out", Want::Elements(out))]
@@ -175,7 +182,7 @@ pub(crate) fn hc_collapse(call: &Call) -> Wants {
 
 pub(crate) fn hc_expand(call: &Call) -> Wants {
     let x = call.tensor("x");
-    let (copies, channels, values) = (x.shape[1], x.shape[2], x.wide());
+    let (copies, channels, values, bound) = (x.shape[1], x.shape[2], x.wide(), Bound::of(call));
     let (y, post, comb) = (call.tensor("y").wide(), call.tensor("post").wide(), call.tensor("comb").wide());
     let mut out = Vec::new();
     for t in 0..x.shape[0] {
@@ -185,7 +192,7 @@ pub(crate) fn hc_expand(call: &Call) -> Wants {
                 factors.extend((0..copies).map(|i| comb[(t * copies + i) * copies + j]));
                 let mut column = vec![y[t * channels + d]];
                 column.extend((0..copies).map(|i| values[(t * copies + i) * channels + d]));
-                out.push(dot(&factors, &column));
+                out.push(dot(bound, &factors, &column));
             }
         }
     }

@@ -1,8 +1,11 @@
 //! Oracles of the n-gram memory.
 
+use deepinfer_plugin_api::contract::gamma;
+
+use crate::bound::Bound;
 use crate::call::{Call, Value};
 use crate::tensor::HostTensor;
-use crate::want::{Element, U, Want, Wants};
+use crate::want::{Element, Want, Wants};
 
 pub(crate) fn engram_hash(call: &Call) -> Wants {
     let (tokens, map) = (call.tensor("token_ids").ints(), call.tensor("token_map").ints());
@@ -70,6 +73,7 @@ pub(crate) fn engram_gate(call: &Call) -> Wants {
         let root = if dot.abs() < 1e-6 { 1e-3 } else { dot.abs().sqrt() };
         1.0 / (1.0 + (-root.copysign(dot)).exp())
     };
+    let bound = Bound::of(call);
     let mut out = Vec::new();
     for t in 0..x.shape[0] {
         let row = &kv[t * (copies + 1) * d..][..(copies + 1) * d];
@@ -79,16 +83,16 @@ pub(crate) fn engram_gate(call: &Call) -> Wants {
             let norm = 1.0 / (mean(stream) * mean(key) * d as f64).sqrt();
             let product = |c: usize| stream[c] * (q_weight[i * d + c] * k_weight[i * d + c]) * key[c] * norm;
             let dot: f64 = (0..d).map(product).sum();
-            let error = 2.0 * (d + 10) as f64 * U * (0..d).map(|c| product(c).abs()).sum::<f64>();
+            let error = bound.sum_error((0..d).map(|c| product(c).abs()).sum());
             // Around zero either sign may come out, also that of a zero.
             let nudge = if dot.abs() <= error { error + f64::MIN_POSITIVE } else { error };
             let (value, spread) = match is_image {
                 true => (0.0, 0.0),
-                false => (gate(dot), gate(dot + nudge) - gate(dot - nudge) + 8.0 * U),
+                false => (gate(dot), gate(dot + nudge) - gate(dot - nudge) + bound.relative()),
             };
             for (c, &x) in stream.iter().enumerate() {
                 let v = row[copies * d + c];
-                let slack = spread * v.abs() + 2.0 * U * (x.abs() + (value * v).abs());
+                let slack = spread * v.abs() + gamma(2) * (x.abs() + (value * v).abs());
                 out.push(Element::Near { value: x + value * v, slack });
             }
         }

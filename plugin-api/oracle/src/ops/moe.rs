@@ -2,16 +2,18 @@
 
 use deepinfer_plugin_api::Format;
 
+use crate::bound::Bound;
 use crate::call::Call;
 use crate::formats;
 use crate::tensor::HostTensor;
-use crate::want::{Element, U, Want, Wants, half_ulp};
+use crate::want::{Element, Want, Wants, half_ulp};
 
 pub(crate) fn moe_gate(call: &Call) -> Wants {
     let (logits, bias) = (call.tensor("logits"), call.tensor("bias").values());
     let bias_vl = call.optional("bias_vl").map(HostTensor::values);
     let mask = call.optional("image_mask").map(HostTensor::ints);
     let (e, k) = (logits.shape[1], call.dim("experts", 1));
+    let error = Bound::of(call).relative();
     let normalises = call.size("normalize") == 1 && k > 1;
     let values = logits.wide();
     let (mut experts, mut weights) = (Vec::new(), Vec::new());
@@ -33,7 +35,7 @@ pub(crate) fn moe_gate(call: &Call) -> Wants {
         // Different inputs with almost equal biased scores may change places.
         let tied = |a: usize, b: usize| {
             let same_input = row[a].to_bits() == row[b].to_bits() && bias[a].to_bits() == bias[b].to_bits();
-            !same_input && (biased[a] - biased[b]).abs() <= 8.0 * U as f32 * (scores[a].abs() + bias[a].abs())
+            !same_input && (biased[a] - biased[b]).abs() <= error as f32 * (scores[a].abs() + bias[a].abs())
         };
         let ambiguous = order.windows(2).take(k).any(|pair| tied(pair[0], pair[1]));
         let chosen = &order[..k];
@@ -41,7 +43,7 @@ pub(crate) fn moe_gate(call: &Call) -> Wants {
         for &e in chosen {
             let weight = call.real("route_scale") * f64::from(scores[e]) / if normalises { sum } else { 1.0 };
             experts.push(if ambiguous { Element::Any } else { Element::Int(e as i64) });
-            weights.push(if ambiguous { Element::Any } else { Element::relative(weight, 8.0) });
+            weights.push(if ambiguous { Element::Any } else { Element::relative(weight, error) });
         }
     }
     vec![("experts", Want::Elements(experts)), ("weights", Want::Elements(weights))]
@@ -106,8 +108,9 @@ pub(crate) fn swiglu_quantize(call: &Call) -> Wants {
         })
         .collect();
     let to_bf16 = call.size("mid") == 1;
-    // Two ulp before the first rounding, which is to F32 or BF16.
-    let slack = |h: f64| 4.0 * U * h.abs();
+    let error = Bound::of(call).relative();
+    // Before the first rounding, which is to F32 or BF16.
+    let slack = |h: f64| error * h.abs();
     let want = match out.format {
         Format::Fp8Row32 => {
             let mid = |h: f64| if to_bf16 { formats::bf16(h as f32) } else { h as f32 };

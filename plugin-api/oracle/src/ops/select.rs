@@ -1,11 +1,13 @@
 //! Oracles of the choice of cache entries, and of the attention over them.
 
 use deepinfer_plugin_api::Format;
+use deepinfer_plugin_api::contract::UNIT_ROUNDOFF;
 
+use crate::bound::Bound;
 use crate::cache_entries::CacheEntries;
 use crate::call::Call;
 use crate::formats;
-use crate::want::{Element, U, Want, Wants};
+use crate::want::{Element, Want, Wants};
 
 pub(crate) fn index_scores(call: &Call) -> Wants {
     let (q, head_weight, keys) = (call.tensor("q"), call.tensor("head_weight"), call.tensor("keys"));
@@ -23,7 +25,7 @@ pub(crate) fn index_scores(call: &Call) -> Wants {
         .map(|&w| if head_weight.format == Format::Bf16 { formats::bf16(w * scale) } else { w * scale })
         .map(f64::from)
         .collect();
-    let columns = call.dim("out", 1);
+    let (columns, bound) = (call.dim("out", 1), Bound::of(call));
     let mut out = Vec::new();
     for t in 0..q.shape[0] {
         for c in 0..columns {
@@ -50,7 +52,7 @@ pub(crate) fn index_scores(call: &Call) -> Wants {
                 score += weights[t * heads + h] * if dot < 0.0 { 0.0 } else { dot };
                 magnitude += weights[t * heads + h].abs() * products().map(f64::abs).sum::<f64>();
             }
-            out.push(Element::sum(score, dim + heads, magnitude));
+            out.push(bound.sum(score, magnitude));
         }
     }
     vec![("out", Want::Elements(out))]
@@ -114,6 +116,7 @@ pub(crate) fn sparse_attention(call: &Call) -> Wants {
     let q = call.tensor("q");
     let (heads, dim, queries) = (q.shape[1], q.shape[2], q.wide());
     let (sink, scale, rounds) = (call.tensor("sink").wide(), call.real("scale"), call.size("round_probs") == 1);
+    let bound = Bound::of(call);
     let mut sources = vec![(
         call.tensor("window"),
         call.tensor("window_slots"),
@@ -136,7 +139,7 @@ pub(crate) fn sparse_attention(call: &Call) -> Wants {
         }
         for h in 0..heads {
             let query = &queries[(t * heads + h) * dim..][..dim];
-            attend(query, &entries, sink[h], scale, rounds, &mut out);
+            attend(bound, query, &entries, (sink[h], scale, rounds), &mut out);
         }
     }
     vec![("out", Want::Elements(out))]
@@ -144,7 +147,13 @@ pub(crate) fn sparse_attention(call: &Call) -> Wants {
 
 /// One row and head. The error of a probability is that of its score; where it may round to either of two BF16 values,
 /// their difference is allowed.
-fn attend(query: &[f64], entries: &[Vec<f64>], sink: f64, scale: f64, rounds: bool, out: &mut Vec<Element>) {
+fn attend(
+    bound: Bound,
+    query: &[f64],
+    entries: &[Vec<f64>],
+    (sink, scale, rounds): (f64, f64, bool),
+    out: &mut Vec<Element>,
+) {
     if entries.is_empty() {
         out.extend(query.iter().map(|_| Element::Near { value: 0.0, slack: 0.0 }));
         return;
@@ -152,10 +161,10 @@ fn attend(query: &[f64], entries: &[Vec<f64>], sink: f64, scale: f64, rounds: bo
     let products = |kv: &Vec<f64>| -> Vec<f64> { query.iter().zip(kv).map(|(q, k)| scale * q * k).collect() };
     let scores: Vec<f64> = entries.iter().map(|kv| products(kv).iter().sum()).collect();
     let magnitude = entries.iter().map(|kv| products(kv).iter().map(|p| p.abs()).sum::<f64>()).fold(0.0, f64::max);
-    let score_error = 2.0 * (query.len() + 4) as f64 * U * magnitude;
+    let score_error = bound.sum_error(magnitude);
     let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     // Of a probability: the scores and the largest of them, their difference, and the exponential.
-    let error = |s: f64| 2.0 * score_error + (4.0 + (s - largest).abs()) * U;
+    let error = |s: f64| 2.0 * score_error + bound.relative() + (s - largest).abs() * UNIT_ROUNDOFF;
 
     let probabilities: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
     let sum = probabilities.iter().sum::<f64>() + (sink - largest).exp();
@@ -174,7 +183,7 @@ fn attend(query: &[f64], entries: &[Vec<f64>], sink: f64, scale: f64, rounds: bo
         let value = column().map(|(w, v)| w.0 * v).sum::<f64>() / sum;
         let total: f64 = column().map(|(w, v)| (w.0 * v).abs()).sum();
         let moved: f64 = column().map(|(w, v)| w.1 * v.abs()).sum();
-        let roundings = 2.0 * (entries.len() + 4) as f64 * U + worst;
+        let roundings = bound.sum_error_of(entries.len() + 4, 1.0) + worst;
         out.push(Element::Near { value, slack: (moved + total * roundings) / sum });
     }
 }
