@@ -36,6 +36,9 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     Backends(BackendsArgs),
     Parity(ParityArgs),
+    /// For authors of plugins
+    #[command(subcommand)]
+    Plugin(PluginCommand),
     /// Runs cases for `parity`, which starts it
     #[command(hide = true)]
     ParityWorker,
@@ -289,6 +292,46 @@ pub(crate) struct ParityArgs {
     /// Profile whose ops the backend must have; `none` requires nothing
     #[arg(long, value_name = "PROFILE", default_value = TEXT_PROFILE)]
     pub(crate) profile: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PluginCommand {
+    New(PluginNewArgs),
+}
+
+/// Write a project of a backend that builds at once: one working op, and the list of the others
+///
+/// The project has the devices, memory and streams of a backend in host memory, the op gather, a manifest, a CI
+/// job, and a file that lists every other op of the text model with its signature, meaning and contract.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deepinfer plugin new my-npu --lang c
+  deepinfer plugin new my-npu --lang rust --dir ~/src/deepinfer-my-npu")]
+pub(crate) struct PluginNewArgs {
+    /// Name of the backend, by which it is selected: lower-case words with hyphens, as my-npu
+    pub(crate) name: String,
+
+    /// Language
+    #[arg(long, value_name = "LANG", value_enum)]
+    pub(crate) lang: Language,
+
+    /// Folder to write, which must not exist or be empty [default: NAME in the current folder]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Of a Rust project, the folder plugin-api of DeepInfer [default: that from which this program was built]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) sdk: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Language {
+    Rust,
+    /// C11
+    C,
+    /// C++17
+    Cpp,
 }
 
 #[cfg(test)]

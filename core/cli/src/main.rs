@@ -17,6 +17,7 @@ mod model;
 mod numbers;
 mod output;
 mod parity;
+mod plugin;
 mod terminal;
 
 use std::process::ExitCode;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(args),
         Command::Backends(args) => backends::run(args),
         Command::Parity(args) => parity::run(args),
+        Command::Plugin(command) => plugin::run(command),
         Command::ParityWorker => parity::worker::run(),
     })
 }
