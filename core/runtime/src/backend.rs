@@ -5,14 +5,17 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use deepinfer_plugin_api::abi::{
     DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_INTERNAL, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY, DI_PF_BATCH_INVARIANT,
-    DI_PF_CAPTURABLE, DI_PF_DETERMINISTIC, DI_TABLE_GRAPH, DiBackend, DiDeviceInfo, DiGraphApi, DiOpEntry,
-    DiRuntimeApi,
+    DI_PF_CAPTURABLE, DI_PF_DETERMINISTIC, DI_TABLE_GRAPH, DiBackend, DiBackendApi, DiDeviceInfo, DiError, DiGraphApi,
+    DiOpEntry, DiRuntimeApi,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::layers::LayerInfo;
+use crate::lifecycle::{Lease, Lifecycle};
 use crate::one_line::one_line;
 use crate::raw::{blank, read_sized, read_text_lossy, take_error};
 
@@ -34,7 +37,20 @@ pub struct LoadedBackend {
     pub(crate) runtime: DiRuntimeApi,
     /// Gives optional tables; see [`LoadedBackend::graph`].
     pub(crate) table: Option<DiTableFn>,
+    pub(crate) shutdown: Option<unsafe extern "C" fn(*mut DiBackend) -> *mut DiError>,
     pub(crate) ops: Vec<OpImpl>,
+    /// The plugin's own table, which a layer over it gets.
+    pub(crate) own_api: *const DiBackendApi,
+    /// `DI_RF_*` of the handshake.
+    pub(crate) reply_flags: u32,
+    /// Smallest minor of the core that the plugin needs.
+    pub(crate) min_core_minor: u16,
+    /// What this layer wraps; `None` for a backend.
+    pub(crate) wrapped: Option<&'static LoadedBackend>,
+    /// Outermost first.
+    pub(crate) layers: Vec<LayerInfo>,
+    /// Shared with what it wraps.
+    pub(crate) life: Arc<Lifecycle>,
 }
 
 // SAFETY: `raw` is only passed back to the plugin, whose table takes calls of `device_*`, `alloc` and `free_` from any
@@ -103,7 +119,7 @@ impl OpImpl {
 }
 
 /// What a device is.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// Number within the backend.
     pub index: u32,
@@ -169,9 +185,20 @@ impl fmt::Display for PluginError {
 impl std::error::Error for PluginError {}
 
 impl LoadedBackend {
-    /// Name by which users select it.
+    /// Name by which users select it; of the backend, whatever layers are over it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Layers over the backend, outermost first.
+    pub fn layers(&self) -> &[LayerInfo] {
+        &self.layers
+    }
+
+    /// Name of the backend and of the layers over it, from the inside outwards: `cpu + validate`.
+    pub fn title(&self) -> String {
+        let layers: String = self.layers.iter().rev().map(|layer| format!(" + {}", layer.name)).collect();
+        format!("{}{layers}", self.name)
     }
 
     /// Version of the plugin.
@@ -228,6 +255,7 @@ impl LoadedBackend {
     /// # Errors
     /// The plugin's reason why there is none: no driver, for example. Or it reports more than 4096 devices.
     pub fn device_count(&self) -> Result<u32, PluginError> {
+        self.life.check()?;
         let mut count = 0;
         // SAFETY: `raw` is the plugin's and `count` is writable.
         match unsafe { take_error(call!(self, device_count, &raw mut count)) } {
@@ -256,6 +284,7 @@ impl LoadedBackend {
     /// # Errors
     /// There is no such device.
     pub fn device_info(&self, index: u32) -> Result<DeviceInfo, PluginError> {
+        self.life.check()?;
         let mut info: DiDeviceInfo = blank();
         // SAFETY: `raw` is the plugin's, and `info` says how many bytes of it may be written.
         if let Some(error) = unsafe { take_error(call!(self, device_info, index, &raw mut info)) } {
@@ -276,9 +305,38 @@ impl LoadedBackend {
     }
 }
 
+impl LoadedBackend {
+    /// Keeps the backend from being shut down as long as a device is open.
+    ///
+    /// # Errors
+    /// It was shut down.
+    pub(crate) fn lease(&self) -> Result<Lease, PluginError> {
+        self.life.lease()
+    }
+
+    /// Ends the backend through all layers: its threads are joined, and it opens no device any more. The code stays loaded.
+    /// Of several stacks of layers over one backend, the first that is asked ends it. A second call does nothing.
+    ///
+    /// # Errors
+    /// A device is open; or the plugin says that something went wrong, and has ended all the same.
+    pub fn shutdown(&self) -> Result<(), PluginError> {
+        if self.life.end()? { self.end() } else { Ok(()) }
+    }
+
+    /// A layer ends what it wraps itself; for a layer that has no function for it, the core does.
+    fn end(&self) -> Result<(), PluginError> {
+        match (self.shutdown, self.wrapped) {
+            // SAFETY: `raw` is the plugin's. No device is open, and the state says that none will be.
+            (Some(shutdown), _) => unsafe { take_error(shutdown(self.raw)) }.map_or(Ok(()), Err),
+            (None, Some(wrapped)) => wrapped.end(),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
 impl fmt::Debug for LoadedBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ({})", self.name, self.version, self.path.display())
+        write!(f, "{} {} ({})", self.title(), self.version, self.path.display())
     }
 }
 

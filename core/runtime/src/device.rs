@@ -238,7 +238,7 @@ impl OpenDevice {
                 self.run(info, copy)
             };
         })?;
-        result
+        result.map_err(|error| *error)
     }
 
     /// An earlier error after which nothing works.
@@ -364,12 +364,12 @@ impl OpenDevice {
         self.unsupported(info.name, reason)
     }
 
-    /// Runs or records an op.
+    /// Runs or records an op. The error is boxed so that success is a register.
     ///
     /// # Safety
     /// `args` is a complete argument struct of `info`, which was checked; its tensors lie on this device.
     #[inline]
-    unsafe fn run(&self, info: &'static OpInfo, args: *mut DiOpHeader) -> Result<(), OpError> {
+    unsafe fn run(&self, info: &'static OpInfo, args: *mut DiOpHeader) -> Result<(), Box<OpError>> {
         // SAFETY: the same contract. A new core may add flags; this one has no others to keep.
         unsafe { (*args).flags = self.table.call_flags };
         if let Some(&Implementations::Direct(run, index)) = self.table.ops.get(info.id as usize)
@@ -382,10 +382,10 @@ impl OpenDevice {
             if error.is_null() {
                 return Ok(());
             }
-            return self.finish(info, index, 0, error);
+            return self.finish(info, index, 0, error).map_err(Box::new);
         }
         // SAFETY: the same contract.
-        unsafe { self.run_planned(info, args) }
+        unsafe { self.run_planned(info, args) }.map_err(Box::new)
     }
 
     /// Takes over what `run` returned.
@@ -471,7 +471,7 @@ impl Dispatch for OpenDevice {
         let mut result = Ok(());
         // SAFETY: `with_raw` gives a complete struct of the op, whose arguments it has checked, also where they lie.
         call.with_raw(self.place, &mut |info, args| result = unsafe { self.run(info, args) })?;
-        result
+        result.map_err(|error| *error)
     }
 }
 

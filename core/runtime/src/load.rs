@@ -1,4 +1,4 @@
-//! Opening a plugin file and shaking hands with it.
+//! Opening a plugin file and shaking hands with it, as a backend or as a layer over one.
 //!
 //! What a file looks like from outside and what a plugin returns is checked. What its own code does is not: a constructor
 //! or an entry that aborts, faults, exits or never returns does so to the whole process, since a library shares it. The
@@ -13,14 +13,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use deepinfer_plugin_api::abi::{
-    DI_ABI_MAJOR, DI_ABI_MINOR, DI_ENTRY_SYMBOL, DiBackendApi, DiEntryFn, DiEntryReply, DiEntryRequest, DiOpEntry,
-    DiRuntimeApi, DiStr,
+    DI_ABI_MAJOR, DI_ABI_MINOR, DI_ENTRY_SYMBOL, DI_RF_IS_LAYER, DiBackendApi, DiEntryFn, DiEntryReply, DiEntryRequest,
+    DiOpEntry, DiRuntimeApi, DiStr,
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::backend::{LoadedBackend, OpImpl};
 use crate::elf::{self, ElfError};
 use crate::host;
+use crate::layers::LayerInfo;
+use crate::manifest::{Manifest, ManifestError};
 use crate::one_line::one_line;
 use crate::raw::{lend_text, read_sized, read_text, read_text_lossy, take_error};
 
@@ -103,6 +105,40 @@ pub enum LoadError {
         /// Options asked for.
         wanted: String,
     },
+    /// Its manifest says why not, or cannot be used.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// It calls itself otherwise than its manifest does.
+    #[error(
+        "{}: the plugin calls itself {said}, but its manifest {} calls it {wanted}; one of them belongs to another plugin",
+        path.display(), manifest.display()
+    )]
+    OtherName {
+        /// File.
+        path: PathBuf,
+        /// File of the manifest.
+        manifest: PathBuf,
+        /// Name in the manifest.
+        wanted: String,
+        /// Name in the handshake.
+        said: String,
+    },
+    /// It was to be a backend.
+    #[error("{}: the plugin{} is a layer, not a backend; it goes into DEEPINFER_LAYERS", path.display(), spaced(name))]
+    IsALayer {
+        /// File.
+        path: PathBuf,
+        /// Name that it gave, or nothing.
+        name: String,
+    },
+    /// It was to be a layer.
+    #[error("{}: the plugin{} is a backend, not a layer; it goes into DEEPINFER_ACCELERATOR", path.display(), spaced(name))]
+    IsNoLayer {
+        /// File.
+        path: PathBuf,
+        /// Name that it gave, or nothing.
+        name: String,
+    },
 }
 
 fn quoted(said: &str) -> String {
@@ -113,15 +149,38 @@ fn spaced(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!(" {name}") }
 }
 
-/// What came of the one call of a plugin's entry.
+/// A library of which the entry was called.
+struct Started {
+    entry: DiEntryFn,
+    /// What came of it as a backend; its entry is called once per process.
+    as_backend: Option<Outcome>,
+    /// What came of it as a layer; its entry is called once for each backend that it wraps.
+    as_layer: Vec<(*const DiBackendApi, Outcome)>,
+}
+
+// SAFETY: the pointers are compared, never read.
+unsafe impl Send for Started {}
+
+/// What came of a call of a plugin's entry.
 struct Outcome {
     options: String,
     result: Result<&'static LoadedBackend, LoadError>,
 }
 
-/// Plugins whose entry was called, by device and inode: the dynamic linker, too, takes equal files for one library
-/// whatever their paths, and an entry is called once per process.
-static CALLED: Mutex<Option<HashMap<(u64, u64), Outcome>>> = Mutex::new(None);
+impl Outcome {
+    /// The backend of a start with these options, which happened before.
+    fn again(&self, path: &Path, options: &str) -> Result<&'static LoadedBackend, LoadError> {
+        if self.options != options && self.result.is_ok() {
+            let (running, wanted) = (self.options.clone(), options.to_owned());
+            return Err(LoadError::OtherOptions { path: path.to_owned(), running, wanted });
+        }
+        self.result.clone()
+    }
+}
+
+/// Libraries whose entry was called, by device and inode: the dynamic linker, too, takes equal files for one library
+/// whatever their paths.
+static LIBRARIES: Mutex<Option<HashMap<(u64, u64), Started>>> = Mutex::new(None);
 
 /// Loads a plugin and calls its entry with `options` (`key=value&key=value`, possibly empty). A file that is loaded
 /// already gives the backend that it gave before.
@@ -132,29 +191,114 @@ static CALLED: Mutex<Option<HashMap<(u64, u64), Outcome>>> = Mutex::new(None);
 /// # Errors
 /// See [`LoadError`]; none of them affects other plugins.
 pub fn load(path: &Path, options: &str) -> Result<&'static LoadedBackend, LoadError> {
+    with_library(path, |path, library| {
+        if let Some(outcome) = &library.as_backend {
+            return outcome.again(path, options);
+        }
+        if let Some(layer) = library.as_layer.iter().find_map(|(_, outcome)| outcome.result.as_ref().ok()) {
+            let name = layer.layers.first().map(|layer| layer.name.clone()).unwrap_or_default();
+            return Err(LoadError::IsALayer { path: path.to_owned(), name });
+        }
+        let result =
+            shake_hands(path, library.entry, options, None).and_then(|reply| keep(path, &reply, options, None));
+        library.as_backend = Some(Outcome { options: options.to_owned(), result: result.clone() });
+        result
+    })
+}
+
+/// As [`load`]; the name must be that of the manifest.
+pub(crate) fn load_described(
+    path: &Path,
+    options: &str,
+    manifest: &Manifest,
+) -> Result<&'static LoadedBackend, LoadError> {
+    let backend = load(path, options)?;
+    check_against(manifest, path, &backend.name)?;
+    Ok(backend)
+}
+
+/// Puts a layer over `inner`. The same layer with the same options gives what it gave before.
+///
+/// # Errors
+/// See [`LoadError`].
+pub(crate) fn wrap(
+    path: &Path,
+    manifest: Option<&Manifest>,
+    options: &str,
+    inner: &'static LoadedBackend,
+) -> Result<&'static LoadedBackend, LoadError> {
+    let wrapped = with_library(path, |path, library| {
+        if let Some(Ok(backend)) = library.as_backend.as_ref().map(|outcome| &outcome.result) {
+            return Err(LoadError::IsNoLayer { path: path.to_owned(), name: backend.name.clone() });
+        }
+        if let Some((_, outcome)) = library.as_layer.iter().find(|(next, _)| *next == inner.own_api) {
+            return outcome.again(path, options);
+        }
+        let reply = shake_hands(path, library.entry, options, Some(inner));
+        if let Some(reply) = reply.as_ref().ok().filter(|reply| reply.flags & DI_RF_IS_LAYER == 0) {
+            // It has overlooked what it was to wrap, and has started.
+            let result = keep(path, reply, options, None);
+            library.as_backend = Some(Outcome { options: options.to_owned(), result });
+            return Err(LoadError::IsNoLayer { path: path.to_owned(), name: name_of(reply) });
+        }
+        let result = reply.and_then(|reply| keep(path, &reply, options, Some(inner)));
+        library.as_layer.push((inner.own_api, Outcome { options: options.to_owned(), result: result.clone() }));
+        result
+    })?;
+    if let (Some(manifest), Some(layer)) = (manifest, wrapped.layers.first()) {
+        check_against(manifest, path, &layer.name)?;
+    }
+    Ok(wrapped)
+}
+
+fn check_against(manifest: &Manifest, path: &Path, said: &str) -> Result<(), LoadError> {
+    if manifest.name == said {
+        return Ok(());
+    }
+    let (wanted, said) = (manifest.name.clone(), said.to_owned());
+    Err(LoadError::OtherName { path: path.to_owned(), manifest: manifest.path.clone(), wanted, said })
+}
+
+/// Every backend that was loaded, layers before what they wrap.
+pub(crate) fn loaded() -> Vec<&'static LoadedBackend> {
+    let libraries = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let outcomes = libraries
+        .iter()
+        .flat_map(HashMap::values)
+        .flat_map(|library| library.as_backend.iter().chain(library.as_layer.iter().map(|(_, outcome)| outcome)));
+    let mut all: Vec<_> = outcomes.filter_map(|outcome| outcome.result.as_ref().ok().copied()).collect();
+    all.sort_by_key(|backend| std::cmp::Reverse(backend.layers.len()));
+    all
+}
+
+/// The backend of a successful reply, kept as long as the process.
+fn keep(
+    path: &Path,
+    reply: &DiEntryReply,
+    options: &str,
+    inner: Option<&'static LoadedBackend>,
+) -> Result<&'static LoadedBackend, LoadError> {
+    let backend = read_reply(path, reply, options, inner)
+        .map_err(|problem| LoadError::Malformed { path: path.to_owned(), problem })?;
+    tracing::debug!("{backend:?} is loaded: {} op implementations", backend.ops.len());
+    Ok(Box::leak(Box::new(backend)))
+}
+
+/// Opens the library at `path` unless it is open, and calls `act` with its true path.
+fn with_library<T>(path: &Path, act: impl FnOnce(&Path, &mut Started) -> Result<T, LoadError>) -> Result<T, LoadError> {
     let unreadable = |e: std::io::Error| LoadError::Unreadable { path: path.to_owned(), reason: e.to_string() };
     // An absolute path also keeps the dynamic linker from searching its own folders for a bare file name.
     let path = &path.canonicalize().map_err(unreadable)?;
     let meta = path.metadata().map_err(unreadable)?;
     let identity = (meta.dev(), meta.ino());
 
-    let mut called = CALLED.lock().unwrap_or_else(PoisonError::into_inner);
-    let called = called.get_or_insert_default();
-    if let Some(outcome) = called.get(&identity) {
-        if outcome.options != options && outcome.result.is_ok() {
-            let (running, wanted) = (outcome.options.clone(), options.to_owned());
-            return Err(LoadError::OtherOptions { path: path.clone(), running, wanted });
-        }
-        return outcome.result.clone();
+    let mut libraries = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let libraries = libraries.get_or_insert_default();
+    if let Some(library) = libraries.get_mut(&identity) {
+        return act(path, library);
     }
-    let entry = open(path)?;
-    tracing::debug!("starting {}", path.display());
-    let result = shake_hands(path, entry, options).map(|backend| {
-        tracing::debug!("{backend:?} is loaded: {} op implementations", backend.ops.len());
-        &*Box::leak(Box::new(backend))
-    });
-    called.insert(identity, Outcome { options: options.to_owned(), result: result.clone() });
-    result
+    let library = Started { entry: open(path)?, as_backend: None, as_layer: Vec::new() };
+    act(path, libraries.entry(identity).or_insert(library))
 }
 
 /// Maps the library and finds its entry.
@@ -180,8 +324,14 @@ fn linker_text(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Calls the entry and checks all that it returns.
-fn shake_hands(path: &Path, entry: DiEntryFn, options: &str) -> Result<LoadedBackend, LoadError> {
+/// Calls the entry; gives its reply if it is a success. With `inner` the plugin is to be a layer over that.
+fn shake_hands(
+    path: &Path,
+    entry: DiEntryFn,
+    options: &str,
+    inner: Option<&'static LoadedBackend>,
+) -> Result<DiEntryReply, LoadError> {
+    tracing::debug!("starting {}", path.display());
     let request = DiEntryRequest {
         struct_size: size_of::<DiEntryRequest>() as u32,
         min_major: DI_ABI_MAJOR,
@@ -190,7 +340,7 @@ fn shake_hands(path: &Path, entry: DiEntryFn, options: &str) -> Result<LoadedBac
         min_plugin_minor: 0,
         reserved0: 0,
         host: host::table(),
-        next: std::ptr::null(),
+        next: inner.map_or(std::ptr::null(), |inner| inner.own_api),
         options: lend_text(options),
         ext: std::ptr::null(),
     };
@@ -227,42 +377,77 @@ fn shake_hands(path: &Path, entry: DiEntryFn, options: &str) -> Result<LoadedBac
     if code == 0 && reply.min_core_minor > DI_ABI_MINOR {
         return Err(version(format!("{}.{} or later", reply.major, reply.min_core_minor)));
     }
-    if code != 0 || error.is_some() {
-        // SAFETY: a text of the reply, alive as long as the library, if it is set at all.
-        let name = one_line(&unsafe { read_text_lossy(reply.name) });
-        let reason = error.map_or_else(|| format!("it gave no reason, only the code {code}"), |e| e.to_string());
-        return Err(LoadError::Refused { path: path.to_owned(), name, reason });
+    // A layer that is asked for a backend may decline or not: the sentence is the same.
+    if reply.flags & DI_RF_IS_LAYER != 0 && inner.is_none() {
+        return Err(LoadError::IsALayer { path: path.to_owned(), name: name_of(&reply) });
     }
-    read_reply(path, &reply).map_err(|problem| LoadError::Malformed { path: path.to_owned(), problem })
+    if code != 0 || error.is_some() {
+        let reason = error.map_or_else(|| format!("it gave no reason, only the code {code}"), |e| e.to_string());
+        return Err(LoadError::Refused { path: path.to_owned(), name: name_of(&reply), reason });
+    }
+    Ok(reply)
+}
+
+/// The name in a reply, for messages.
+fn name_of(reply: &DiEntryReply) -> String {
+    // SAFETY: a text of the reply, alive as long as the library, if it is set at all.
+    one_line(&unsafe { read_text_lossy(reply.name) })
 }
 
 /// The backend that a successful reply describes, or what is wrong with the description.
-fn read_reply(path: &Path, reply: &DiEntryReply) -> Result<LoadedBackend, String> {
+fn read_reply(
+    path: &Path,
+    reply: &DiEntryReply,
+    options: &str,
+    inner: Option<&'static LoadedBackend>,
+) -> Result<LoadedBackend, String> {
     // SAFETY: texts and tables of a successful reply live as long as the library, which is never unloaded.
     unsafe {
         let text = |what: &str, text: DiStr| read_text(text).map_err(|problem| format!("its {what} {problem}"));
         let name = text("name", reply.name)?;
         check_name(&name)?;
+        let (version, build) = (text("version", reply.version)?, text("build", reply.build)?);
         let api = read_sized::<DiBackendApi>(reply.api).map_err(|problem| format!("the backend table {problem}"))?;
         let runtime =
             read_sized::<DiRuntimeApi>(api.runtime).map_err(|problem| format!("the runtime table {problem}"))?;
         check_functions(&runtime)?;
-        Ok(LoadedBackend {
-            version: text("version", reply.version)?,
-            build: text("build", reply.build)?,
-            ops: read_ops(&api)?,
+        let ops = read_ops(&api)?;
+        let new = LoadedBackend {
             path: path.to_owned(),
             abi: (reply.major, reply.minor),
             raw: api.backend,
-            runtime,
             table: api.table,
+            shutdown: api.shutdown,
+            own_api: reply.api,
+            reply_flags: reply.flags,
+            min_core_minor: reply.min_core_minor,
+            wrapped: inner,
+            layers: Vec::new(),
+            life: Default::default(),
             name,
+            version,
+            build,
+            runtime,
+            ops,
+        };
+        let Some(inner) = inner else { return Ok(new) };
+        // What the user selected is still the backend; only the calls go through the layer.
+        let layer = LayerInfo { name: new.name, version: new.version, path: new.path, options: options.to_owned() };
+        Ok(LoadedBackend {
+            name: inner.name.clone(),
+            version: inner.version.clone(),
+            build: inner.build.clone(),
+            path: inner.path.clone(),
+            abi: inner.abi,
+            layers: std::iter::once(layer).chain(inner.layers.iter().cloned()).collect(),
+            life: std::sync::Arc::clone(&inner.life),
+            ..new
         })
     }
 }
 
 /// Refuses names that nobody could select, or that would garble what is printed.
-fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let problem = match name {
         "" => "it is empty",
         "auto" => "that word means the best backend",

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use deepinfer_plugin_api::abi::{
@@ -61,7 +62,9 @@ pub(crate) enum NoPlan {
 /// The plans of a stream.
 #[derive(Default)]
 pub(crate) struct Plans {
-    by_signature: HashMap<Box<[u64]>, Arc<Plan>>,
+    /// Where the plan of a signature stands.
+    by_signature: HashMap<Box<[u64]>, usize, BuildHasherDefault<WordHasher>>,
+    plans: Vec<Arc<Plan>>,
     /// Signature of the call at hand; kept to spare an allocation per call.
     signature: Vec<u64>,
 }
@@ -82,16 +85,44 @@ impl Plans {
     ) -> Result<&Arc<Plan>, NoPlan> {
         // SAFETY: the same contract.
         unsafe { write_signature(&mut self.signature, info, args) };
-        // Looked up twice on a hit: the borrow checker does not yet accept an early return of the reference.
-        if !self.by_signature.contains_key(self.signature.as_slice()) {
-            // SAFETY: the same contract.
-            let plan = unsafe { choose(opened, candidates, required, args) }?;
-            if self.by_signature.len() >= MAX_PLANS {
-                self.by_signature.clear();
-            }
-            self.by_signature.insert(self.signature.as_slice().into(), Arc::new(plan));
+        if let Some(&at) = self.by_signature.get(self.signature.as_slice()) {
+            return Ok(&self.plans[at]);
         }
-        Ok(&self.by_signature[self.signature.as_slice()])
+        // SAFETY: the same contract.
+        let plan = unsafe { choose(opened, candidates, required, args) }?;
+        if self.plans.len() >= MAX_PLANS {
+            self.by_signature.clear();
+            self.plans.clear();
+        }
+        self.by_signature.insert(self.signature.as_slice().into(), self.plans.len());
+        self.plans.push(Arc::new(plan));
+        Ok(&self.plans[self.plans.len() - 1])
+    }
+}
+
+/// Hashes the words of a signature: a multiplication and a rotation each, since signatures are looked up on every planned
+/// call and nobody chooses them to collide.
+#[derive(Default)]
+struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|&word| self.write_u64(u64::from_ne_bytes(word)));
+        rest.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // The odd number next to 2^64 divided by the golden ratio.
+        self.0 = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

@@ -5,7 +5,8 @@
 use std::mem::MaybeUninit;
 
 use deepinfer_plugin_api::abi::{
-    DiBackendApi, DiDeviceInfo, DiError, DiGraphApi, DiOpEntry, DiPlanInfo, DiRuntimeApi, DiStr, DiSupport,
+    DiArgInfo, DiBackendApi, DiDeviceInfo, DiError, DiGraphApi, DiLinkInfo, DiOpEntry, DiOpInfo, DiOpsTable, DiPlanInfo,
+    DiRuntimeApi, DiSpaceInfo, DiStr, DiSupport,
 };
 
 use crate::backend::PluginError;
@@ -32,6 +33,16 @@ unsafe impl Sized32 for DiPlanInfo {}
 unsafe impl Sized32 for DiSupport {}
 // SAFETY: as above.
 unsafe impl Sized32 for DiGraphApi {}
+// SAFETY: as above.
+unsafe impl Sized32 for DiSpaceInfo {}
+// SAFETY: as above.
+unsafe impl Sized32 for DiLinkInfo {}
+// SAFETY: as above.
+unsafe impl Sized32 for DiOpsTable {}
+// SAFETY: as above.
+unsafe impl Sized32 for DiOpInfo {}
+// SAFETY: as above.
+unsafe impl Sized32 for DiArgInfo {}
 
 /// A zeroed struct that says how much of it we know, for a plugin to fill.
 pub(crate) fn blank<T: Sized32>() -> T {

@@ -3,16 +3,26 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::{Serialize, Serializer};
+use deepinfer_plugin_api::abi::{DI_RF_CONTAINS_PANICS, DI_RF_IS_LAYER};
+use deepinfer_plugin_api::generated::PROFILES;
+use deepinfer_plugin_api::op_by_id;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::TEXT_PROFILE;
-use crate::backend::{DeviceInfo, LoadedBackend, describe_missing, missing_ops};
-use crate::load::load;
+use crate::backend::{DeviceInfo, LoadedBackend, OpImpl, describe_missing, missing_ops};
+use crate::decide::Tried;
+use crate::find::Candidate;
+use crate::layers::LayerInfo;
+use crate::load::LoadError;
+use crate::offer::{LinkInfo, SpaceInfo, VendorOp};
 use crate::one_line::one_line;
-use crate::select::{Choice, Runtime, SelectError, Selection};
+use crate::select::{Runtime, SelectError, Selection};
+
+/// Links are asked for between so many devices at most: their number grows with the square.
+const MOST_LINKED: usize = 16;
 
 /// One candidate.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BackendReport {
     /// File. In JSON, whose text is Unicode, bytes that are none are replaced.
     #[serde(serialize_with = "lossy")]
@@ -22,12 +32,12 @@ pub struct BackendReport {
     pub state: BackendState,
 }
 
-fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 
 /// What a candidate turned out to be.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum BackendState {
     /// Not a usable plugin.
@@ -35,29 +45,69 @@ pub enum BackendState {
         /// Why, in one sentence that names the file.
         reason: String,
     },
-    /// A backend that started.
-    Loaded {
-        /// Name by which it is selected.
-        name: String,
-        /// Version.
-        version: String,
-        /// Toolchain and build.
-        build: String,
-        /// `major.minor` of the plugin ABI.
-        abi: String,
-        /// Devices; empty when there is none.
-        devices: Vec<DeviceInfo>,
-        /// Why there is no device.
-        no_device: Option<String>,
-        /// Op implementations.
-        ops: Vec<OpReport>,
-        /// Ops of the profile `v41-text` that it lacks.
-        missing_ops: Vec<String>,
+    /// It ended the process that tried it, or did not come to an end.
+    Fatal {
+        /// How, in words.
+        how: String,
     },
+    /// A layer; it goes over backends.
+    Layer {
+        /// Name.
+        name: String,
+    },
+    /// A backend that started.
+    Loaded(Box<BackendDetails>),
+}
+
+/// What a backend says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BackendDetails {
+    /// Name by which it is selected.
+    pub name: String,
+    /// Version.
+    pub version: String,
+    /// Toolchain and build.
+    pub build: String,
+    /// `major.minor` of the plugin ABI.
+    pub abi: String,
+    /// Smallest minor of the core that it needs.
+    pub min_core_minor: u16,
+    /// Flags of the handshake: `contains_panics`, `is_layer`.
+    pub flags: Vec<String>,
+    /// Layers over it, outermost first.
+    pub layers: Vec<LayerInfo>,
+    /// Devices; empty when there is none.
+    pub devices: Vec<DeviceReport>,
+    /// Why there is no device.
+    pub no_device: Option<String>,
+    /// How its devices are connected, of each pair once in each direction; empty when it does not tell.
+    pub links: Vec<LinkInfo>,
+    /// Op implementations.
+    pub ops: Vec<OpReport>,
+    /// Ops of the profile `v41-text` that it lacks.
+    pub missing_ops: Vec<String>,
+    /// Profiles of the catalogue, each with the ops that it lacks.
+    pub profiles: Vec<ProfileReport>,
+    /// Optional tables that it gives.
+    pub tables: Vec<String>,
+    /// Its own ops.
+    pub vendor_ops: Vec<VendorOp>,
+    /// What is wrong with the description of its own ops.
+    pub vendor_ops_problem: Option<String>,
+}
+
+/// A device and its memory spaces.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub info: DeviceInfo,
+    /// Memory spaces; empty when the backend does not tell.
+    pub spaces: Vec<SpaceInfo>,
 }
 
 /// One op implementation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OpReport {
     /// Op.
     pub name: String,
@@ -65,88 +115,194 @@ pub struct OpReport {
     pub version: u32,
     /// Name of the implementation.
     pub implementation: String,
+    /// Among several implementations the largest is tried first.
+    pub priority: i32,
+    /// What it declares of every call: `batch_invariant`, `deterministic`, `capturable`.
+    pub flags: Vec<String>,
+    /// Whether it may decline a call before it is made.
+    pub has_supports: bool,
+    /// Whether it plans its calls.
+    pub has_plan: bool,
+    /// Whether the catalogue has this version of the op.
+    pub in_catalogue: bool,
+}
+
+/// What a backend lacks of a profile.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProfileReport {
+    /// Profile.
+    pub name: String,
+    /// Ops that it requires.
+    pub required: usize,
+    /// Those that the backend lacks.
+    pub missing: Vec<String>,
 }
 
 impl Runtime {
-    /// Loads every candidate on the search path, and the file that `selection` names, and reports on it.
+    /// Loads every candidate on the search path, and before them the file that `selection` names, and reports on each.
     pub fn report(&self, selection: &Selection) -> Vec<BackendReport> {
+        let candidates = self.reported_candidates(selection);
+        candidates.iter().map(|(candidate, options)| BackendReport::of(candidate, options)).collect()
+    }
+
+    /// Candidates that a report is about, each with the options that it is to get: the file that `selection` names, then
+    /// those on the search path.
+    pub fn reported_candidates(&self, selection: &Selection) -> Vec<(Candidate, String)> {
         let named = match &selection.choice {
-            Choice::Path(path) => Some((path.clone(), selection.options.as_str())),
+            crate::Choice::Path(path) => Some((Candidate::of_path(path), selection.options.clone())),
             _ => None,
         };
-        let state = |path: &PathBuf, options: &str| match load(path, options) {
-            Ok(backend) => describe(backend),
-            Err(error) => BackendState::Refused { reason: error.to_string() },
-        };
-        let found = self.search().candidates().into_iter().map(|path| (path, ""));
-        named
-            .into_iter()
-            .chain(found)
-            .map(|(path, options)| BackendReport { state: state(&path, options), path })
-            .collect()
+        let found = self.search().candidates().into_iter().map(|candidate| (candidate, String::new()));
+        named.into_iter().chain(found).collect()
     }
 
     /// What [`Runtime::open`] would do with a selection, as a sentence; opens nothing.
+    ///
+    /// # Errors
+    /// As [`Runtime::open`], apart from the opening.
     pub fn outcome(&self, selection: &Selection) -> Result<String, SelectError> {
-        let (backend, device) = self.select(selection)?;
-        let missing = missing_ops(backend, TEXT_PROFILE);
-        if missing.is_empty() {
-            return Ok(format!("device {device} of {} ({})", backend.name(), backend.path().display()));
-        }
-        Err(SelectError::MissingOps {
-            name: backend.name().to_owned(),
-            path: backend.path().to_owned(),
-            ops: missing.into_iter().map(str::to_owned).collect(),
-        })
+        let (backend, device) = self.select_for_text(selection)?;
+        Ok(format!("device {device} of {} ({})", backend.title(), backend.path().display()))
     }
 }
 
-fn describe(backend: &LoadedBackend) -> BackendState {
-    let (devices, no_device) = match backend.device_infos() {
-        Ok(devices) if devices.is_empty() => (devices, Some("it found none".to_owned())),
-        Ok(devices) => (devices, None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
-    };
-    let op = |op: &crate::OpImpl| OpReport {
-        name: op.name().to_owned(),
-        version: op.version(),
-        implementation: op.impl_name().to_owned(),
-    };
-    let (major, minor) = backend.abi();
-    BackendState::Loaded {
-        name: backend.name().to_owned(),
-        version: backend.version().to_owned(),
-        build: backend.build().to_owned(),
-        abi: format!("{major}.{minor}"),
-        devices,
-        no_device,
-        ops: backend.ops().iter().map(op).collect(),
-        missing_ops: missing_ops(backend, TEXT_PROFILE).into_iter().map(str::to_owned).collect(),
+impl BackendReport {
+    /// Loads a candidate and reports on it.
+    pub fn of(candidate: &Candidate, options: &str) -> Self {
+        let state = match candidate.load(options) {
+            Ok(backend) => BackendState::Loaded(Box::new(BackendDetails::of(backend))),
+            Err(LoadError::IsALayer { name, .. }) => BackendState::Layer { name },
+            Err(error) => BackendState::Refused { reason: error.to_string() },
+        };
+        Self { path: candidate.path().to_owned(), state }
     }
+
+    /// What the report means for a decision, see [`Runtime::decide`].
+    pub fn tried(&self) -> Tried {
+        match &self.state {
+            BackendState::Refused { reason } => Tried::RefusedElsewhere(reason.clone()),
+            BackendState::Fatal { how } => Tried::Fatal(how.clone()),
+            BackendState::Layer { name } => Tried::Layer { name: name.clone() },
+            BackendState::Loaded(details) => {
+                let no_device = || details.no_device.clone().unwrap_or_else(|| "it found none".to_owned());
+                let first = details.devices.first();
+                Tried::Backend {
+                    name: details.name.clone(),
+                    devices: first.map(|_| details.devices.len() as u32).ok_or_else(no_device),
+                    first_is_cpu: first.map(|device| device.info.is_cpu()).ok_or_else(no_device),
+                    missing_ops: details.missing_ops.clone(),
+                }
+            }
+        }
+    }
+}
+
+impl BackendDetails {
+    /// Asks a backend for all that it tells of itself; opens no device.
+    pub fn of(backend: &LoadedBackend) -> Self {
+        let (devices, no_device) = match backend.device_infos() {
+            Ok(devices) if devices.is_empty() => (devices, Some("it found none".to_owned())),
+            Ok(devices) => (devices, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        let spaces = |device: &DeviceInfo| backend.spaces(device.index).unwrap_or_default();
+        let (vendor_ops, vendor_ops_problem) = match backend.vendor_ops() {
+            Ok(ops) => (ops, None),
+            Err(problem) => (Vec::new(), Some(problem)),
+        };
+        let profile = |&(name, required): &(&str, &[&str])| ProfileReport {
+            name: name.to_owned(),
+            required: required.len(),
+            missing: owned(missing_ops(backend, name)),
+        };
+        let (major, minor) = backend.abi();
+        Self {
+            name: backend.name().to_owned(),
+            version: backend.version().to_owned(),
+            build: backend.build().to_owned(),
+            abi: format!("{major}.{minor}"),
+            min_core_minor: backend.min_core_minor,
+            flags: words(&[
+                (backend.reply_flags & DI_RF_CONTAINS_PANICS != 0, "contains_panics"),
+                (backend.reply_flags & DI_RF_IS_LAYER != 0, "is_layer"),
+            ]),
+            layers: backend.layers().to_vec(),
+            links: links(backend, devices.len()),
+            devices: devices.into_iter().map(|info| DeviceReport { spaces: spaces(&info), info }).collect(),
+            no_device,
+            ops: backend.ops().iter().map(OpReport::of).collect(),
+            missing_ops: owned(missing_ops(backend, TEXT_PROFILE)),
+            profiles: PROFILES.iter().map(profile).collect(),
+            tables: owned(backend.optional_tables()),
+            vendor_ops,
+            vendor_ops_problem,
+        }
+    }
+}
+
+fn links(backend: &LoadedBackend, devices: usize) -> Vec<LinkInfo> {
+    let devices = 0..devices.min(MOST_LINKED) as u32;
+    let pairs = devices.clone().flat_map(|from| devices.clone().map(move |to| (from, to)));
+    let between = pairs.filter(|(from, to)| from != to);
+    between.filter_map(|(from, to)| backend.link(from, to).ok().flatten()).collect()
+}
+
+impl OpReport {
+    fn of(op: &OpImpl) -> Self {
+        Self {
+            name: op.name().to_owned(),
+            version: op.version(),
+            implementation: op.impl_name().to_owned(),
+            priority: op.priority(),
+            flags: words(&[
+                (op.is_batch_invariant(), "batch_invariant"),
+                (op.is_deterministic(), "deterministic"),
+                (op.is_capturable(), "capturable"),
+            ]),
+            has_supports: op.entry.supports.is_some(),
+            has_plan: op.entry.plan.is_some(),
+            in_catalogue: op_by_id(op.op_id()).is_some_and(|known| known.version == op.version()),
+        }
+    }
+}
+
+fn words(flags: &[(bool, &str)]) -> Vec<String> {
+    flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()).collect()
+}
+
+fn owned(list: Vec<&str>) -> Vec<String> {
+    list.into_iter().map(str::to_owned).collect()
 }
 
 impl fmt::Display for BackendReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, version, abi, devices, no_device, ops, missing) = match &self.state {
-            BackendState::Refused { reason } => return writeln!(f, "refused: {}", one_line(reason)),
-            BackendState::Loaded { name, version, abi, devices, no_device, ops, missing_ops, .. } => {
-                (name, version, abi, devices, no_device, ops, missing_ops)
-            }
-        };
-        let (version, path) = (one_line(version), one_line(&self.path.display().to_string()));
-        writeln!(f, "{name} {version} (plugin ABI {abi}, {path})")?;
-        if let Some(reason) = no_device {
+        let path = one_line(&self.path.display().to_string());
+        match &self.state {
+            BackendState::Refused { reason } => writeln!(f, "refused: {}", one_line(reason)),
+            BackendState::Fatal { how } => writeln!(f, "refused: {path}: {}", one_line(how)),
+            BackendState::Layer { name } => writeln!(f, "{} is a layer ({path})", one_line(name)),
+            BackendState::Loaded(details) => details.summary(f, &path),
+        }
+    }
+}
+
+impl BackendDetails {
+    fn summary(&self, f: &mut fmt::Formatter<'_>, path: &str) -> fmt::Result {
+        let layers: String = self.layers.iter().rev().map(|layer| format!(" + {}", one_line(&layer.name))).collect();
+        writeln!(f, "{}{layers} {} (plugin ABI {}, {path})", self.name, one_line(&self.version), self.abi)?;
+        if let Some(reason) = &self.no_device {
             writeln!(f, "  no device: {}", one_line(reason))?;
         }
-        for device in devices {
-            let gib = device.memory_bytes as f64 / f64::from(1 << 30);
-            let (name, arch) = (one_line(&device.name), one_line(&device.arch));
-            writeln!(f, "  device {}: {name} ({arch}, {gib:.1} GiB)", device.index)?;
+        for DeviceReport { info, .. } in &self.devices {
+            let gib = info.memory_bytes as f64 / f64::from(1 << 30);
+            let (name, arch) = (one_line(&info.name), one_line(&info.arch));
+            writeln!(f, "  device {}: {name} ({arch}, {gib:.1} GiB)", info.index)?;
         }
-        let list: Vec<String> = ops.iter().map(|op| format!("{}@{}", one_line(&op.name), op.version)).collect();
-        writeln!(f, "  {} op implementations{}{}", ops.len(), if ops.is_empty() { "" } else { ": " }, list.join(", "))?;
-        if !missing.is_empty() {
-            writeln!(f, "  does not implement {}", describe_missing(missing, TEXT_PROFILE))?;
+        let list: Vec<String> = self.ops.iter().map(|op| format!("{}@{}", one_line(&op.name), op.version)).collect();
+        let colon = if list.is_empty() { "" } else { ": " };
+        writeln!(f, "  {} op implementations{colon}{}", list.len(), list.join(", "))?;
+        if !self.missing_ops.is_empty() {
+            writeln!(f, "  does not implement {}", describe_missing(&self.missing_ops, TEXT_PROFILE))?;
         }
         Ok(())
     }

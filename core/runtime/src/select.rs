@@ -1,16 +1,19 @@
-//! Choosing a backend and one of its devices.
+//! What the user asks for, and the backend and device that it means.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::backend::{LoadedBackend, PluginError, describe_missing, missing_ops};
-use crate::find::{PATH_VARIABLE, SearchPath, privileges_are_raised};
-use crate::load::{LoadError, load};
+use crate::backend::{LoadedBackend, describe_missing, missing_ops};
+use crate::decide::{Decision, Tried, Verdict, decide};
+use crate::find::{Candidate, Origin, PATH_VARIABLE, SearchPath, privileges_are_raised};
+use crate::implementations::OpenError;
+use crate::layers::{LayerError, Layers};
+use crate::load::LoadError;
 use crate::one_line::one_line;
+use crate::topology::pci_ids;
 use crate::{OpenDevice, TEXT_PROFILE};
 
 /// Selection of a backend, as [`Selection::parse`] reads it.
-const VARIABLE: &str = "DEEPINFER_ACCELERATOR";
+pub(crate) const VARIABLE: &str = "DEEPINFER_ACCELERATOR";
 
 /// What the user asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,6 +133,9 @@ pub enum SelectError {
     /// The file that was named is no usable plugin.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The file that was named was refused in another process.
+    #[error("{0}")]
+    RefusedElsewhere(String),
     /// The backend that was named has no device.
     #[error("{}: the backend {name} has no device: {reason}", path.display())]
     NoDevice {
@@ -172,8 +178,19 @@ pub enum SelectError {
         path: PathBuf,
         /// Device.
         device: u32,
-        /// The plugin's reason.
-        reason: PluginError,
+        /// Why.
+        reason: OpenError,
+    },
+    /// A layer cannot be put over the backend.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// Trying a plugin ended the process that tried it, or never came to an end. Whoever loads it shares its fate.
+    #[error("{}: {how}; a process that loads this plugin cannot contain that", path.display())]
+    Fatal {
+        /// File.
+        path: PathBuf,
+        /// What happened.
+        how: String,
     },
     /// `auto` found nothing that works.
     #[error("no accelerator backend can run the model{}", because(rejected, searched))]
@@ -190,7 +207,9 @@ fn because(rejected: &[Rejection], searched: &[PathBuf]) -> String {
     if rejected.is_empty() {
         let places: String =
             searched.iter().map(|folder| format!("\n  {}", one_line(&folder.display().to_string()))).collect();
-        return format!("; no plugin (lib*deepinfer_*.so) was found in{places}\n  or in {PATH_VARIABLE}");
+        return format!(
+            "; no plugin (*.deepinfer.json, lib*deepinfer_*.so) was found in{places}\n  or in {PATH_VARIABLE}"
+        );
     }
     let reasons: String = rejected.iter().map(|r| format!("\n  {}", one_line(&r.reason))).collect();
     format!("; these plugins were found:{reasons}")
@@ -200,12 +219,26 @@ fn because(rejected: &[Rejection], searched: &[PathBuf]) -> String {
 #[derive(Clone, Debug)]
 pub struct Runtime {
     search: SearchPath,
+    layers: Layers,
 }
 
 impl Runtime {
-    /// A runtime that searches `search`; [`SearchPath::from_environment`] is what programs want.
+    /// A runtime that searches `search` and puts no layer over a backend.
     pub fn new(search: SearchPath) -> Self {
-        Self { search }
+        Self { search, layers: Layers::default() }
+    }
+
+    /// What programs want: [`SearchPath::from_environment`] and [`Layers::from_env`].
+    ///
+    /// # Errors
+    /// `DEEPINFER_LAYERS` cannot be understood.
+    pub fn from_environment() -> Result<Self, SelectError> {
+        Ok(Self::new(SearchPath::from_environment()).with_layers(Layers::from_env()?))
+    }
+
+    /// The same with these layers over every backend that it selects.
+    pub fn with_layers(self, layers: Layers) -> Self {
+        Self { layers, ..self }
     }
 
     /// Where it searches.
@@ -213,140 +246,117 @@ impl Runtime {
         &self.search
     }
 
+    /// What it puts over backends.
+    pub fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
     /// Opens a device of a backend that can run the text model (profile `v41-text`).
     ///
     /// # Errors
     /// As [`Runtime::select`]; the backend that was named lacks ops; the device does not open.
     pub fn open(&self, selection: &Selection) -> Result<OpenDevice, SelectError> {
-        let (backend, device) = self.select(selection)?;
-        let missing = missing_ops(backend, TEXT_PROFILE);
-        let (name, path) = (backend.name().to_owned(), backend.path().to_owned());
-        if !missing.is_empty() {
-            let ops = missing.into_iter().map(str::to_owned).collect();
-            return Err(SelectError::MissingOps { name, path, ops });
-        }
+        let (backend, device) = self.select_for_text(selection)?;
+        let (name, path) = (backend.title(), backend.path().to_owned());
         backend.open(device).map_err(|reason| SelectError::Open { name, path, device, reason })
     }
 
-    /// The backend and device that a selection means; opens nothing.
+    /// As [`Runtime::select`], and the backend can run the text model.
     ///
-    /// `auto` takes the first candidate that loads, has a device and implements the text profile, devices before the
-    /// host's own processor, and logs why others were passed over: with a warning if it comes from a directory that the
-    /// user named in `DEEPINFER_PLUGIN_PATH` and is broken or incomplete, rather than without a device here. A name or path is never replaced by another backend.
+    /// # Errors
+    /// As [`Runtime::select`]; the backend that was named lacks ops.
+    pub fn select_for_text(&self, selection: &Selection) -> Result<(&'static LoadedBackend, u32), SelectError> {
+        let (backend, device) = self.select(selection)?;
+        let missing = missing_ops(backend, TEXT_PROFILE);
+        if missing.is_empty() {
+            return Ok((backend, device));
+        }
+        let ops = missing.into_iter().map(str::to_owned).collect();
+        Err(SelectError::MissingOps { name: backend.title(), path: backend.path().to_owned(), ops })
+    }
+
+    /// The backend and device that a selection means, with the layers over it; opens no device.
+    ///
+    /// `auto` takes the candidate of the highest priority that loads, has a device and implements the text profile;
+    /// priorities come from manifests and are 0 without one. Among equals, devices go before the host's own processor, then
+    /// the search path decides. Candidates of a lower priority are not loaded, nor are those of which a manifest names
+    /// PCI devices that this machine does not have. Why others were passed over is logged: with a warning if the plugin
+    /// comes from a directory that the user named and is broken or incomplete, rather than without a device here.
+    ///
+    /// A name or path is never replaced by another backend, and a layer is never left out.
     ///
     /// # Errors
     /// Why the choice is impossible, with the reason for every candidate.
     pub fn select(&self, selection: &Selection) -> Result<(&'static LoadedBackend, u32), SelectError> {
-        let backend = match &selection.choice {
-            Choice::Auto => return self.select_auto(),
-            Choice::Path(path) => load(path, &selection.options)?,
-            Choice::Name(name) => self.find(name, &selection.options)?,
-        };
-        let (name, path) = (backend.name().to_owned(), backend.path().to_owned());
-        let device = selection.device;
-        match device_count(backend) {
-            Err(reason) => Err(SelectError::NoDevice { name, path, reason }),
-            Ok(count) if device >= count => Err(SelectError::UnknownDevice { name, path, device, count }),
-            Ok(_) => Ok((backend, device)),
+        let candidates = self.candidates_for(selection);
+        let mut loaded = vec![None; candidates.len()];
+        let decision =
+            decide(selection, &candidates, &self.search, pci_ids().as_deref(), &mut |index, options| match candidates
+                [index]
+                .load(options)
+            {
+                Ok(backend) => {
+                    loaded[index] = Some(backend);
+                    Tried::of(backend)
+                }
+                Err(LoadError::IsALayer { name, .. }) => Tried::Layer { name },
+                Err(error) => Tried::Refused(error),
+            });
+        self.log(&decision, &candidates);
+        let chosen = decision.chosen?;
+        let bare = loaded[chosen.index].expect("what is chosen was tried and has loaded");
+        let backend = self.layers.wrap(bare, &self.search)?;
+        if selection.choice == Choice::Auto || !self.layers.is_empty() {
+            tracing::info!("selected: {backend:?}");
+        }
+        Ok((backend, chosen.device))
+    }
+
+    /// Candidates for a selection: a file that it names, or what the search finds.
+    pub fn candidates_for(&self, selection: &Selection) -> Vec<Candidate> {
+        match &selection.choice {
+            Choice::Path(path) => vec![Candidate::of_path(path)],
+            Choice::Auto | Choice::Name(_) => self.search.candidates(),
         }
     }
 
-    fn select_auto(&self) -> Result<(&'static LoadedBackend, u32), SelectError> {
-        let (mut usable, mut rejected) = (Vec::new(), Vec::new());
-        for path in self.search.candidates() {
-            match usable_for_text(&path) {
-                Ok(found) => usable.push(found),
-                Err(Unfit { reason, is_at_fault }) => {
-                    if is_at_fault && self.search.is_of_variable(&path) {
-                        tracing::warn!("passed over: {}", one_line(&reason));
+    /// As [`Runtime::select`] without loading anything here: `try_one` says what becomes of a candidate, by its index in
+    /// [`Runtime::candidates_for`] and with the options that it is to get. For programs that try plugins in other
+    /// processes.
+    pub fn decide(
+        &self,
+        selection: &Selection,
+        candidates: &[Candidate],
+        try_one: &mut dyn FnMut(usize, &str) -> Tried,
+    ) -> Decision {
+        decide(selection, candidates, &self.search, pci_ids().as_deref(), try_one)
+    }
+
+    fn log(&self, decision: &Decision, candidates: &[Candidate]) {
+        for (step, candidate) in decision.steps.iter().zip(candidates) {
+            match &step.verdict {
+                Verdict::PassedOver { reason, is_at_fault } => {
+                    if *is_at_fault && candidate.origin() == Origin::Named {
+                        tracing::warn!("passed over: {}", one_line(reason));
                     } else {
-                        tracing::info!("passed over: {}", one_line(&reason));
+                        tracing::info!("passed over: {}", one_line(reason));
                     }
-                    rejected.push(Rejection { path, reason });
                 }
+                Verdict::NotNeeded { reason } => tracing::debug!("not needed: {}", one_line(reason)),
+                Verdict::Selected { .. } | Verdict::NotAsked => {}
             }
         }
-        // Stable, so that the search path decides among equals.
-        usable.sort_by_key(|&(_, is_cpu)| is_cpu);
-        let Some(&(backend, _)) = usable.first() else {
-            return Err(SelectError::NoneUsable { rejected, searched: self.search.directories().to_vec() });
-        };
-        tracing::info!("selected: {backend:?}");
-        for (other, _) in &usable[1..] {
-            tracing::debug!("not needed: {other:?}");
+    }
+}
+
+/// Ends every backend of this process through its layers; see [`LoadedBackend::shutdown`]. Those with open devices stay.
+/// What goes wrong is logged.
+pub fn shutdown_all() {
+    for backend in crate::load::loaded() {
+        if let Err(error) = backend.shutdown() {
+            tracing::warn!("{} does not shut down: {error}", backend.title());
         }
-        Ok((backend, 0))
     }
-
-    /// The first candidate of a name: the backend's own, or the file's between `libdeepinfer_` and `.so`. Files whose own
-    /// name contains it are tried first, so that other plugins are not loaded without need; only they get the options,
-    /// which mean nothing to others.
-    fn find(&self, name: &str, options: &str) -> Result<&'static LoadedBackend, SelectError> {
-        let in_file = name.replace('-', "_");
-        let (likely, others): (Vec<PathBuf>, Vec<PathBuf>) =
-            self.search.candidates().into_iter().partition(|path| stem(path).contains(&in_file));
-        let file_is_named = |path: &Path| stem(path).strip_prefix("libdeepinfer_") == Some(&in_file);
-        let mut rejected = Vec::new();
-        let likely = likely.into_iter().map(|path| (path, options));
-        for (path, options) in likely.chain(others.into_iter().map(|path| (path, ""))) {
-            let reason = match load(&path, options) {
-                Ok(backend) if backend.name() == name || file_is_named(&path) => return Ok(backend),
-                Ok(backend) => format!("{}: this is the backend {}", path.display(), backend.name()),
-                Err(e) => e.to_string(),
-            };
-            rejected.push(Rejection { path, reason });
-        }
-        // A plugin that calls itself so, but does not start, is the one that was meant.
-        let meant =
-            |r: &&Rejection| file_is_named(&r.path) || stem(&r.path).starts_with(&format!("libdeepinfer_{in_file}_"));
-        if let Some(refused) = rejected.iter().find(meant).filter(|r| !r.reason.contains("this is the backend")) {
-            return Err(SelectError::Refused { name: name.to_owned(), reason: refused.reason.clone() });
-        }
-        let searched = self.search.directories().to_vec();
-        Err(SelectError::UnknownName { name: name.to_owned(), rejected, searched })
-    }
-}
-
-/// Why `auto` does not take a candidate.
-struct Unfit {
-    /// One sentence that names the file.
-    reason: String,
-    /// The plugin is broken or incomplete; otherwise this machine merely has no device for it.
-    is_at_fault: bool,
-}
-
-/// Loads a candidate of `auto`; also says whether its first device is the host's processor.
-fn usable_for_text(path: &Path) -> Result<(&'static LoadedBackend, bool), Unfit> {
-    let faulty = |reason: String| Unfit { reason, is_at_fault: true };
-    let backend = load(path, "").map_err(|e| faulty(e.to_string()))?;
-    let describe = |text: fmt::Arguments<'_>| format!("{}: {text}", path.display());
-    let name = backend.name();
-    device_count(backend).map_err(|reason| Unfit {
-        reason: describe(format_args!("the backend {name} has no device: {reason}")),
-        is_at_fault: false,
-    })?;
-    let missing = missing_ops(backend, TEXT_PROFILE);
-    if !missing.is_empty() {
-        let missing = describe_missing(&missing, TEXT_PROFILE);
-        return Err(faulty(describe(format_args!("the backend {name} does not implement {missing}"))));
-    }
-    let first = backend
-        .device_info(0)
-        .map_err(|e| faulty(describe(format_args!("the backend {name} cannot describe its first device: {e}"))))?;
-    Ok((backend, first.is_cpu()))
-}
-
-/// Number of devices, at least 1, or why there is none.
-fn device_count(backend: &LoadedBackend) -> Result<u32, String> {
-    match backend.device_count() {
-        Ok(0) => Err("it found none".to_owned()),
-        Ok(count) => Ok(count),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn stem(path: &Path) -> String {
-    path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]

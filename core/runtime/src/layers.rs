@@ -1,0 +1,243 @@
+//! Layers: plugins that stand between the core and a backend, to check, to record or to disturb.
+//!
+//! A layer is never found by itself: only the variable `DEEPINFER_LAYERS`, or a caller in code, puts one in. Its entry gets
+//! the table of what it wraps, and its own table is used instead; so any layer goes over any backend and over other layers.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::LoadedBackend;
+use crate::find::{Candidate, SearchPath, file_is_named, privileges_are_raised};
+use crate::load::{LoadError, wrap};
+
+/// Layers to put over a backend, as [`Layers::parse`] reads them.
+pub(crate) const VARIABLE: &str = "DEEPINFER_LAYERS";
+
+/// A layer that is over a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerInfo {
+    /// Name that it gives itself.
+    pub name: String,
+    /// Version.
+    pub version: String,
+    /// File.
+    #[serde(serialize_with = "crate::report::lossy")]
+    pub path: PathBuf,
+    /// `key=value&key=value`, or empty.
+    pub options: String,
+}
+
+/// Layers to put over a backend, outermost first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layers(Vec<Layer>);
+
+/// One layer that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Layer {
+    /// Name, or a path: it has a `/` or ends in `.so`.
+    target: String,
+    /// `key=value&key=value`, as a plugin gets them.
+    options: String,
+}
+
+/// Why layers cannot be put over a backend.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LayerError {
+    /// The text names no layers.
+    #[error("{VARIABLE}: the layers {text:?} cannot be understood: {problem}")]
+    Malformed {
+        /// Text.
+        text: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// No file has the name.
+    #[error("there is no layer {name:?}: {} was found in none of{}", file_name(name), list(searched))]
+    Unknown {
+        /// Name.
+        name: String,
+        /// Directories that were searched.
+        searched: Vec<PathBuf>,
+    },
+    /// The layer was refused, or refuses.
+    #[error("the layer {layer:?} cannot be put over {over}: {reason}")]
+    Refused {
+        /// Name or path by which it was asked for.
+        layer: String,
+        /// What it was to wrap.
+        over: String,
+        /// Why.
+        reason: LoadError,
+    },
+}
+
+fn file_name(name: &str) -> String {
+    format!("libdeepinfer_{}.so", name.replace('-', "_"))
+}
+
+fn list(folders: &[PathBuf]) -> String {
+    folders.iter().map(|folder| format!("\n  {}", crate::one_line::one_line(&folder.display().to_string()))).collect()
+}
+
+impl Layers {
+    /// Reads `LAYER;LAYER`, the outermost first. A layer is a name or a path, then optionally a colon and options, apart by
+    /// commas: `validate:shadow=1/64,ops=rms_norm+moe_*,poison`. An option without `=` means `option=1`. A text with a `/`
+    /// before the colon, or that ends in `.so` there, is a path. An empty text means no layer.
+    ///
+    /// # Errors
+    /// [`LayerError::Malformed`].
+    pub fn parse(text: &str) -> Result<Self, LayerError> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let layers: Result<Vec<Layer>, String> = text.split(';').map(Layer::parse).collect();
+        layers.map(Self).map_err(|problem| LayerError::Malformed { text: text.to_owned(), problem })
+    }
+
+    /// Reads the variable `DEEPINFER_LAYERS`; none when it is unset or empty, or when the process runs with raised
+    /// privileges.
+    ///
+    /// # Errors
+    /// [`LayerError::Malformed`].
+    pub fn from_env() -> Result<Self, LayerError> {
+        match std::env::var_os(VARIABLE).filter(|_| !privileges_are_raised()) {
+            Some(text) => Self::parse(&text.to_string_lossy()),
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Puts the layers over a backend: the last one over the backend, the first one over all others. Names are looked for
+    /// on `search`. The same layers over the same backend give the same result as before.
+    ///
+    /// # Errors
+    /// A layer is not found, is a backend, or refuses; none is then left out silently.
+    pub fn wrap(
+        &self,
+        backend: &'static LoadedBackend,
+        search: &SearchPath,
+    ) -> Result<&'static LoadedBackend, LayerError> {
+        self.0.iter().rev().try_fold(backend, |inner, layer| {
+            let refused = |reason| LayerError::Refused { layer: layer.target.clone(), over: inner.title(), reason };
+            let candidate = layer.find(search)?;
+            let library = candidate.library().map_err(refused)?;
+            wrap(library, candidate.manifest(), &layer.options, inner).map_err(refused)
+        })
+    }
+}
+
+impl fmt::Display for Layers {
+    /// As [`Layers::parse`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Layer { target, options }) in self.0.iter().enumerate() {
+            let (semicolon, colon) = (if index > 0 { ";" } else { "" }, if options.is_empty() { "" } else { ":" });
+            write!(f, "{semicolon}{target}{colon}{}", options.replace('&', ","))?;
+        }
+        Ok(())
+    }
+}
+
+impl Layer {
+    /// # Errors
+    /// What is wrong, as the end of a sentence.
+    fn parse(text: &str) -> Result<Self, String> {
+        let (target, options) = match text.find(".so:") {
+            // A path may contain colons.
+            Some(at) => (&text[..at + 3], Some(&text[at + 4..])),
+            None if text.ends_with(".so") => (text, None),
+            None => text.split_once(':').map_or((text, None), |(target, options)| (target, Some(options))),
+        };
+        if target.is_empty() {
+            return Err("the name of a layer is missing".to_owned());
+        }
+        let mut pairs: Vec<(&str, &str)> = Vec::new();
+        for option in options.into_iter().flat_map(|options| options.split(',')) {
+            let (key, value) = option.split_once('=').unwrap_or((option, "1"));
+            if key.is_empty() {
+                return Err(format!("the option {option:?} of {target} is not of the form key or key=value"));
+            }
+            if option.contains('&') {
+                return Err(format!("the option {option:?} of {target} contains &; options are apart by commas"));
+            }
+            if pairs.iter().any(|(other, _)| *other == key) {
+                return Err(format!("the option {key} of {target} is given twice"));
+            }
+            pairs.push((key, value));
+        }
+        let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        Ok(Self { target: target.to_owned(), options: pairs.join("&") })
+    }
+
+    /// The file of the layer. Plugins of other names are not touched.
+    fn find(&self, search: &SearchPath) -> Result<Candidate, LayerError> {
+        if self.target.contains('/') || self.target.ends_with(".so") {
+            return Ok(Candidate::of_path(Path::new(&self.target)));
+        }
+        let is_meant = |candidate: &Candidate| match candidate.manifest() {
+            Some(manifest) => manifest.name == self.target,
+            None => file_is_named(candidate.path(), &self.target),
+        };
+        let found = search.candidates().into_iter().find(is_meant);
+        found.ok_or_else(|| LayerError::Unknown { name: self.target.clone(), searched: search.directories().to_vec() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_and_their_options() {
+        let of = |list: &[(&str, &str)]| {
+            let layer = |&(target, options): &(&str, &str)| Layer { target: target.into(), options: options.into() };
+            Layers(list.iter().map(layer).collect())
+        };
+        for (text, wanted) in [
+            ("", of(&[])),
+            ("validate", of(&[("validate", "")])),
+            (
+                "validate:shadow=1/64,ops=rms_norm+moe_*,poison;other:x=a=b",
+                of(&[("validate", "shadow=1/64&ops=rms_norm+moe_*&poison=1"), ("other", "x=a=b")]),
+            ),
+            ("/opt/a:b/libx.so:poison;./y.so", of(&[("/opt/a:b/libx.so", "poison=1"), ("./y.so", "")])),
+            ("./plugin:deep", of(&[("./plugin", "deep=1")])),
+        ] {
+            let layers = Layers::parse(text).unwrap();
+            assert_eq!(layers, wanted, "{text}");
+            assert_eq!(Layers::parse(&layers.to_string()).unwrap(), wanted, "{layers}");
+            assert_eq!(layers.is_empty(), text.is_empty());
+        }
+    }
+
+    #[test]
+    fn malformed_layers_say_what_is_wrong() {
+        for (text, part) in [
+            (";", "the name of a layer is missing"),
+            ("a;;b", "the name of a layer is missing"),
+            (":poison", "the name of a layer is missing"),
+            ("a:", "the option \"\" of a is not of the form"),
+            ("a:=1", "the option \"=1\" of a is not of the form"),
+            ("a:x,,y", "the option \"\" of a"),
+            ("a:x=1&y=2", "the option \"x=1&y=2\" of a contains &"),
+            ("a:x,x=2", "the option x of a is given twice"),
+        ] {
+            let error = Layers::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains(&format!("{text:?}")), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_layer_names_the_file_and_the_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let layer = Layer::parse("shadow-play").unwrap();
+        let error = layer.find(&SearchPath::of([folder.path().to_owned()])).unwrap_err().to_string();
+        assert!(error.contains("no layer \"shadow-play\": libdeepinfer_shadow_play.so was found in none"), "{error}");
+        assert!(error.contains(folder.path().to_str().unwrap()), "{error}");
+    }
+}
