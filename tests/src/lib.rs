@@ -1,8 +1,9 @@
-//! What the cross-crate tests share: a device, tensors on it, and the golden files.
+//! What the cross-crate tests share: a device, tensors on it, the golden files, and the layout of the plugin boundary.
 
 #![forbid(unsafe_code)]
 
 mod golden;
+pub mod layouts;
 mod tensors;
 
 use std::path::PathBuf;
