@@ -2,7 +2,7 @@
  *   fault=fill     a fill is refused, in the layer's name
  *   fault=gather   a gather writes a wrong first byte
  *   fault=start    the layer declines to start
- *   mute=1         no shutdown function, so that the core must end the backend itself
+ *   mute=1         no shutdown function: nobody could end the backend
  * `tag=TEXT` changes nothing and tells two sets of options apart. Built with other switches:
  *   NAME           name of the layer
  *   NOT_A_LAYER    the flag that says what it is is missing */

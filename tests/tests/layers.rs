@@ -87,11 +87,11 @@ fn gathered(device: &OpenDevice) -> Vec<u8> {
 #[test]
 fn the_first_layer_is_the_outermost_and_the_backend_keeps_its_name() {
     let Some(plugins) = Plugins::new() else { return };
-    let backend = plugins.select("c-outer:tag=a;c-inner:mute").unwrap();
+    let backend = plugins.select("c-outer:tag=a;c-inner:quiet").unwrap();
     assert_eq!((backend.name(), backend.title().as_str()), ("c-ends", "c-ends + c-inner + c-outer"));
     assert_eq!(backend.path(), plugins.file("c-ends").canonicalize().unwrap());
     let layers: Vec<_> = backend.layers().iter().map(|l| (l.name.as_str(), l.options.as_str())).collect();
-    assert_eq!(layers, [("c-outer", "tag=a"), ("c-inner", "mute=1")]);
+    assert_eq!(layers, [("c-outer", "tag=a"), ("c-inner", "quiet=1")]);
     assert_eq!(backend.layers()[0].path, plugins.file("c-outer").canonicalize().unwrap());
 
     let device = backend.open(0).unwrap();
@@ -99,7 +99,7 @@ fn the_first_layer_is_the_outermost_and_the_backend_keeps_its_name() {
     device.fill(&floats(&device, &[1], &[0.]), 0).unwrap();
     assert_eq!((plugins.count("c-outer", "probe_fills"), plugins.count("c-inner", "probe_fills")), (1, 1));
     // Asking again wraps nothing again.
-    assert!(std::ptr::eq(backend, plugins.select("c-outer:tag=a;c-inner:mute").unwrap()));
+    assert!(std::ptr::eq(backend, plugins.select("c-outer:tag=a;c-inner:quiet").unwrap()));
     assert_eq!(plugins.count("c-outer", "probe_entries_called"), 1);
 
     // Without layers, and over something else, it is another stack.
@@ -151,6 +151,8 @@ fn what_is_no_layer_is_refused_and_nothing_is_left_out() {
 
     let parts = ["\"c-inner\" cannot be put over c-ends", "the plugin c-inner refused to start: not over this"];
     assert_contains(&sentence("c-inner:fault=start"), &parts);
+    let parts = ["the plugin's reply is malformed: a layer without a shutdown function could not end what it wraps"];
+    assert_contains(&sentence("c-outer:mute"), &parts);
     assert_contains(&sentence("./libdeepinfer_nowhere.so"), &["libdeepinfer_nowhere.so: the file cannot be read"]);
     std::fs::write(plugins.file("broken"), "text\n").unwrap();
     assert_contains(
@@ -201,7 +203,7 @@ fn faults_of_a_layer_carry_its_name_and_those_of_the_backend_its_own() {
 
 #[test]
 fn a_backend_is_ended_once_through_its_layers_when_no_device_is_open() {
-    for (layers, ends_of_outer) in [("", 0), ("c-outer", 1), ("c-outer;c-inner:mute", 1), ("c-inner:mute", 0)] {
+    for (layers, ends_of_outer) in [("", 0), ("c-outer", 1), ("c-outer;c-inner", 1), ("c-inner", 0)] {
         let Some(plugins) = Plugins::new() else { return };
         let backend = plugins.select(layers).unwrap();
         let device = backend.open(0).unwrap();

@@ -45,8 +45,6 @@ pub struct LoadedBackend {
     pub(crate) reply_flags: u32,
     /// Smallest minor of the core that the plugin needs.
     pub(crate) min_core_minor: u16,
-    /// What this layer wraps; `None` for a backend.
-    pub(crate) wrapped: Option<&'static LoadedBackend>,
     /// Outermost first.
     pub(crate) layers: Vec<LayerInfo>,
     /// Shared with what it wraps.
@@ -320,17 +318,10 @@ impl LoadedBackend {
     /// # Errors
     /// A device is open; or the plugin says that something went wrong, and has ended all the same.
     pub fn shutdown(&self) -> Result<(), PluginError> {
-        if self.life.end()? { self.end() } else { Ok(()) }
-    }
-
-    /// A layer ends what it wraps itself; for a layer that has no function for it, the core does.
-    fn end(&self) -> Result<(), PluginError> {
-        match (self.shutdown, self.wrapped) {
-            // SAFETY: `raw` is the plugin's. No device is open, and the state says that none will be.
-            (Some(shutdown), _) => unsafe { take_error(shutdown(self.raw)) }.map_or(Ok(()), Err),
-            (None, Some(wrapped)) => wrapped.end(),
-            (None, None) => Ok(()),
-        }
+        let (true, Some(shutdown)) = (self.life.end()?, self.shutdown) else { return Ok(()) };
+        // SAFETY: `raw` is the plugin's. No device is open, and the state says that none will be. `load` refuses a layer
+        // without this function: it alone can end what it wraps.
+        unsafe { take_error(shutdown(self.raw)) }.map_or(Ok(()), Err)
     }
 }
 

@@ -421,7 +421,6 @@ fn read_reply(
             own_api: reply.api,
             reply_flags: reply.flags,
             min_core_minor: reply.min_core_minor,
-            wrapped: inner,
             layers: Vec::new(),
             life: Default::default(),
             name,
@@ -431,6 +430,9 @@ fn read_reply(
             ops,
         };
         let Some(inner) = inner else { return Ok(new) };
+        if new.shutdown.is_none() {
+            return Err("a layer without a shutdown function could not end what it wraps".to_owned());
+        }
         // What the user selected is still the backend; only the calls go through the layer.
         let layer = LayerInfo { name: new.name, version: new.version, path: new.path, options: options.to_owned() };
         Ok(LoadedBackend {
