@@ -11,4 +11,5 @@ mod lines;
 mod models;
 mod parity;
 mod reports;
+mod scaffold;
 mod usage;
