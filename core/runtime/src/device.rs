@@ -103,6 +103,37 @@ impl OpenDevice {
         self.stream.opened.backend
     }
 
+    /// Its stream.
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Where its tensors lie.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Of the implementations of an op the one that is asked first, in the backend's list.
+    pub(crate) fn first_implementation(&self, info: &OpInfo) -> Option<usize> {
+        match self.table.ops.get(info.id as usize)? {
+            Implementations::Direct(_, index) => Some(*index),
+            Implementations::Planned(candidates) => candidates.first().copied(),
+            Implementations::None => None,
+        }
+    }
+
+    /// Fills the workspace, if planned ops have needed one so far.
+    pub(crate) fn fill_workspace(&self, byte: u8) -> Result<(), OpError> {
+        self.ready("a fill of the workspace")?;
+        let workspace = self.workspace.borrow();
+        let Some(memory) = &workspace.memory else { return Ok(()) };
+        let (target, bytes) = (memory.address(), workspace.bytes);
+        // SAFETY: all of the workspace, which lives until the stream has passed; this thread alone uses the stream.
+        let error =
+            unsafe { call!(self.loaded_backend(), fill, self.stream.for_work(), target, u32::from(byte), 1, bytes) };
+        self.check("fill", 0, error)
+    }
+
     /// What the device is.
     pub fn info(&self) -> &DeviceInfo {
         &self.info

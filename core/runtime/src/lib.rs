@@ -13,6 +13,7 @@
 
 mod backend;
 mod command_list;
+pub mod conformance;
 mod decide;
 mod device;
 mod elf;

@@ -302,7 +302,7 @@ fn with_library<T>(path: &Path, act: impl FnOnce(&Path, &mut Started) -> Result<
 }
 
 /// Maps the library and finds its entry.
-fn open(path: &Path) -> Result<DiEntryFn, LoadError> {
+pub(crate) fn open(path: &Path) -> Result<DiEntryFn, LoadError> {
     let owned = path.to_owned();
     elf::check(path).map_err(|error| match error {
         ElfError::Unreadable(reason) => LoadError::Unreadable { path: owned, reason },
