@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use deepinfer_oracle::{Call, Value};
+use deepinfer_oracle::{Bundle, Call, Value};
 use deepinfer_plugin_api::Kind;
 use serde::{Deserialize, Serialize};
 
-use crate::generate::{Calls, Content, OpSpec, Rows, specs};
+use crate::generate::{Calls, Content, OpSpec, Rows, poisoned, specs};
 use crate::refuse;
 
 /// Levels of conformance.
@@ -214,8 +214,24 @@ impl Case {
         specs().find(|spec| spec.name == self.op).unwrap_or_else(|| panic!("no cases of {}", self.op))
     }
 
+    /// The call as a bundle, without what a backend gave; `None` where it is wrong on purpose.
+    ///
+    /// # Panics
+    /// As [`Case::facts`].
+    pub fn bundle(&self) -> Option<Bundle> {
+        let call = match self.check {
+            Check::Refusal | Check::Malformed => return None,
+            Check::Poison => poisoned(&self.call().0, 0xA5),
+            _ => self.call().0,
+        };
+        Some(Bundle { case: Some(self.to_string()), seed: Some(self.seed), ..Bundle::new(call) })
+    }
+
     /// The call that is made, or from which those that are made derive, and its content.
-    pub(crate) fn call(&self) -> (Call, Option<Content>) {
+    ///
+    /// # Panics
+    /// If the op has no case of this check and number.
+    pub fn call(&self) -> (Call, Option<Content>) {
         let (spec, calls) = (self.spec(), Calls::new(self.spec(), self.seed));
         match self.check {
             Check::Value | Check::Poison | Check::Strided | Check::Rows | Check::Twice => {

@@ -31,7 +31,7 @@ pub use generate::Content;
 pub use glob::matches as glob_matches;
 pub use outcome::{Failure, Outcome};
 pub use report::{Identity, Line, OpSummary, Report, Verdict};
-pub use run::run_case;
+pub use run::{CallError, Evidence, run_call, run_case, run_case_with_evidence};
 
 /// Ops that have cases and a typed call, in the order of the catalogue's families.
 pub fn ops() -> impl Iterator<Item = &'static str> {

@@ -1,27 +1,77 @@
 //! Running a case on a device.
 
 use deepinfer_ops::{Device, OpError};
-use deepinfer_oracle::{Call, HostTensor, Mismatch, Value, compare, first_difference, oracle_of};
-use deepinfer_plugin_api::Role;
+use deepinfer_oracle::{Call, Disagreement, HostTensor, Mismatch, Outputs, Value, first_difference};
 
 use crate::case::{Case, Check};
 use crate::generate::{Calls, OpSpec, Rows, poisoned};
 use crate::outcome::{Failure, Outcome};
-use crate::place::{Layout, Route, RunError, Written, run};
+use crate::place::{Layout, Route, RunError, run};
 use crate::refuse::{self, Wrong};
 use crate::rng::SplitMix64;
+
+/// A call that went wrong, and what the backend wrote, where it wrote something.
+#[derive(Clone)]
+pub struct Evidence {
+    /// The call.
+    pub call: Call,
+    /// Its outputs.
+    pub found: Option<Outputs>,
+}
+
+/// Why a call gave no outputs.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The backend declines this form of the op.
+    #[error("the backend declines the call: {0}")]
+    Unsupported(String),
+    /// The backend does not take the call, or reports a fault.
+    #[error("a valid call was refused: {0}")]
+    Refused(OpError),
+    /// There is no room for the arguments, or they cannot be copied.
+    #[error("the arguments cannot be uploaded: {0}")]
+    Upload(OpError),
+}
+
+/// Makes a call on a device, with its arguments one after the other in memory, and gives its outputs.
+///
+/// # Errors
+/// The call gave none. A malformed one is refused before the backend sees it.
+///
+/// # Panics
+/// If the call lacks an argument of its op.
+pub fn run_call(device: &dyn Device, call: &Call) -> Result<Outputs, CallError> {
+    run(device, call, Layout::Contiguous, Route::Trait).map_err(|error| match error {
+        RunError::Op(OpError::Unsupported { reason, .. }) => CallError::Unsupported(reason),
+        RunError::Op(error) => CallError::Refused(error),
+        RunError::Upload(error) => CallError::Upload(error),
+        RunError::Gap(name) => unreachable!("contiguous rows have no gap: {name}"),
+    })
+}
 
 /// Why a case does not pass.
 enum Problem {
     /// The backend declines the call.
     Unsupported(String),
     /// Something is wrong.
-    Wrong(Failure),
+    Wrong(Failure, Option<Box<Evidence>>),
 }
 
 impl From<String> for Problem {
     fn from(problem: String) -> Self {
-        Self::Wrong(Failure { problem, worst: None })
+        Self::Wrong(Failure { problem, worst: None }, None)
+    }
+}
+
+impl Problem {
+    /// Keeps a call with the failure that it made.
+    fn of(self, call: &Call, found: Option<&Outputs>) -> Self {
+        match self {
+            Self::Wrong(failure, _) => {
+                Self::Wrong(failure, Some(Box::new(Evidence { call: call.clone(), found: found.cloned() })))
+            }
+            declined @ Self::Unsupported(_) => declined,
+        }
     }
 }
 
@@ -30,6 +80,14 @@ impl From<String> for Problem {
 /// # Panics
 /// If the op has no case of this check and number.
 pub fn run_case(device: &dyn Device, case: &Case) -> Outcome {
+    run_case_with_evidence(device, case).0
+}
+
+/// Runs a case and gives, where it fails, the call that did. Calls that are wrong on purpose are no evidence.
+///
+/// # Panics
+/// As [`run_case`].
+pub fn run_case_with_evidence(device: &dyn Device, case: &Case) -> (Outcome, Option<Evidence>) {
     let spec = case.spec();
     let share = match case.check {
         Check::Value => agrees(device, &case.call().0).map(Some),
@@ -44,46 +102,43 @@ pub fn run_case(device: &dyn Device, case: &Case) -> Outcome {
         }
     };
     match share {
-        Ok(share) => Outcome::Passed { share },
-        Err(Problem::Unsupported(reason)) => Outcome::Unsupported { reason },
-        Err(Problem::Wrong(failure)) => Outcome::Failed(failure),
+        Ok(share) => (Outcome::Passed { share }, None),
+        Err(Problem::Unsupported(reason)) => (Outcome::Unsupported { reason }, None),
+        Err(Problem::Wrong(failure, evidence)) => (Outcome::Failed(failure), evidence.map(|evidence| *evidence)),
     }
 }
 
 /// Runs a call that must be accepted, unless the backend lacks this form of the op.
-fn accepted(device: &dyn Device, call: &Call, layout: Layout) -> Result<Written, Problem> {
+fn accepted(device: &dyn Device, call: &Call, layout: Layout) -> Result<Outputs, Problem> {
     let rows = if layout == Layout::Strided { "with gaps between its rows " } else { "" };
     run(device, call, layout, Route::Trait).map_err(|error| match error {
         RunError::Op(OpError::Unsupported { reason, .. }) => Problem::Unsupported(reason),
-        RunError::Op(error) => format!("a valid call {rows}was refused: {error}").into(),
-        RunError::Upload(error) => format!("the arguments cannot be uploaded: {error}").into(),
-        RunError::Gap(name) => format!("the gaps between the rows of {name} were written").into(),
+        RunError::Op(error) => Problem::from(format!("a valid call {rows}was refused: {error}")).of(call, None),
+        RunError::Upload(error) => Problem::from(format!("the arguments cannot be uploaded: {error}")).of(call, None),
+        RunError::Gap(name) => {
+            Problem::from(format!("the gaps between the rows of {name} were written")).of(call, None)
+        }
     })
 }
 
 /// The largest error, as a share of what is allowed.
 fn agrees(device: &dyn Device, call: &Call) -> Result<f64, Problem> {
     let found = accepted(device, call, Layout::Contiguous)?;
-    let oracle = oracle_of(call.op.name).unwrap_or_else(|| panic!("{} has no oracle", call.op.name));
-    let wants = oracle(call);
-    let written = call.op.args.iter().filter(|arg| arg.role != Role::In);
-    let mut worst = 0f64;
-    for arg in written.filter(|arg| call.optional(arg.name).is_some()) {
-        let want = wants.iter().find(|(name, _)| *name == arg.name);
-        let (_, want) = want.unwrap_or_else(|| panic!("the oracle of {} gives no {}", call.op.name, arg.name));
-        let share = compare(arg.name, want, &found[arg.name], call.tensor(arg.name))
-            .map_err(|mismatch| differs("the result is not that of the oracle", mismatch))?;
-        worst = worst.max(share);
-    }
-    Ok(worst)
+    call.judge(&found).map_err(|disagreement| {
+        let problem = match disagreement {
+            Disagreement::Beyond(mismatch) => differs("the result is not that of the oracle", mismatch),
+            other => other.to_string().into(),
+        };
+        problem.of(call, Some(&found))
+    })
 }
 
 fn differs(problem: &str, mismatch: Box<Mismatch>) -> Problem {
-    Problem::Wrong(Failure { problem: problem.to_owned(), worst: Some(mismatch) })
+    Problem::Wrong(Failure { problem: problem.to_owned(), worst: Some(mismatch) }, None)
 }
 
 /// The bits of both must be equal. What a NaN carries through an addition is not defined.
-fn same_bits(when: &str, found: &Written, wanted: &Written) -> Result<(), Problem> {
+fn same_bits(when: &str, found: &Outputs, wanted: &Outputs) -> Result<(), Problem> {
     for (name, wanted) in wanted {
         let found = &found[name];
         if !found.same_but_nan(wanted) {
@@ -97,13 +152,13 @@ fn same_bits(when: &str, found: &Written, wanted: &Written) -> Result<(), Proble
 fn strides_change_no_bit(device: &dyn Device, call: &Call) -> Result<(), Problem> {
     let contiguous = accepted(device, call, Layout::Contiguous)?;
     let strided = accepted(device, call, Layout::Strided)?;
-    same_bits("when rows lie apart", &strided, &contiguous)
+    same_bits("when rows lie apart", &strided, &contiguous).map_err(|problem| problem.of(call, Some(&strided)))
 }
 
 fn twice_the_same(device: &dyn Device, call: &Call) -> Result<(), Problem> {
     let first = accepted(device, call, Layout::Contiguous)?;
     let second = accepted(device, call, Layout::Contiguous)?;
-    same_bits("from one call to the next", &second, &first)
+    same_bits("from one call to the next", &second, &first).map_err(|problem| problem.of(call, Some(&second)))
 }
 
 /// The wrong call is refused, and the right one that it derives from still runs.
@@ -115,7 +170,10 @@ fn refuses(device: &dyn Device, spec: &'static OpSpec, case: &Case) -> Result<()
     };
     refuse::expect_refusal(device, &wrong.swap_remove(case.number))?;
     match accepted(device, &base, Layout::Contiguous) {
-        Err(Problem::Wrong(failure)) => Err(format!("after the refusal, {failure}").into()),
+        Err(Problem::Wrong(failure, evidence)) => {
+            let failure = Failure { problem: format!("after the refusal, {}", failure.problem), ..failure };
+            Err(Problem::Wrong(failure, evidence))
+        }
         other => other.map(drop),
     }
 }
@@ -140,15 +198,15 @@ fn rows_are_independent(device: &dyn Device, rows: Rows, call: &Call, mut rng: S
             let start: Vec<i32> = start.iter().map(below).collect();
             fewer.set("expert_start", Value::Tensor(HostTensor::i32(&[start.len()], &start)));
         }
-        let found = accepted(device, &fewer, Layout::Contiguous)?;
+        let written = accepted(device, &fewer, Layout::Contiguous)?;
         for arg in call.op.args {
             let Some(dim) = arg.shape.iter().position(|extent| *extent == symbol) else { continue };
-            let (Some(found), Some(all)) = (found.get(arg.name), all.get(arg.name)) else { continue };
+            let (Some(found), Some(all)) = (written.get(arg.name), all.get(arg.name)) else { continue };
             let wanted = all.select(dim, &chosen);
             if !found.same_but_nan(&wanted) {
                 let mismatch = Mismatch { argument: arg.name.to_owned(), ..first_difference(&wanted, found, true) };
                 let company = format!("of the rows {chosen:?} the bits are others than among all {count}");
-                return Err(differs(&company, Box::new(mismatch)));
+                return Err(differs(&company, Box::new(mismatch)).of(&fewer, Some(&written)));
             }
         }
     }
