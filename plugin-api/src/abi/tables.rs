@@ -48,7 +48,7 @@ pub struct DiPhysical {
 }
 
 /// Capture of a stream's work and its replay. During capture nothing may allocate, synchronise or copy pageable memory:
-/// such a call fails with [`DI_E_NOT_CAPTURABLE`].
+/// such a call fails with [`DI_E_NOT_CAPTURABLE`](super::DI_E_NOT_CAPTURABLE).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiGraphApi {

@@ -13,6 +13,8 @@ use crate::sdk::{Backend, Fault};
 /// ```text
 /// const EXTRAS: Extras<Self> = Extras { event_elapsed: Some(Self::elapsed), ..Extras::NONE };
 /// ```
+// Plain functions: names for their types would say less than the types.
+#[allow(clippy::type_complexity)]
 pub struct Extras<B: Backend> {
     /// How devices `a` and `b` of [`Backend::devices`] are connected; creates no context.
     pub device_link: Option<fn(&B, u32, u32) -> Result<LinkInfo, Fault>>,
