@@ -35,6 +35,7 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     Inspect(InspectArgs),
     Backends(BackendsArgs),
+    Doctor(DoctorArgs),
     Parity(ParityArgs),
     /// For authors of plugins
     #[command(subcommand)]
@@ -42,6 +43,9 @@ pub(crate) enum Command {
     /// Runs cases for `parity`, which starts it
     #[command(hide = true)]
     ParityWorker,
+    /// Loads one plugin for reports, which start it
+    #[command(hide = true)]
+    PluginWorker(PluginWorkerArgs),
 }
 
 /// Continue a prompt, or the prompts of a file
@@ -210,14 +214,37 @@ pub(crate) struct InspectArgs {
 /// Report the accelerator plugins that are found, their devices and ops, why any is refused, and which one is selected
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Plugins (lib*deepinfer_*.so) are searched in the directories of DEEPINFER_PLUGIN_PATH (absolute,
-colon-separated), then in the folder deps beside the program, then beside the program. A plugin that is
-selected by its path is reported first, wherever it lies. The last line tells what is selected.
-A plugin that crashes takes the program with it; the last line of RUST_LOG=debug then names the plugin.")]
+Plugins are manifests (NAME.deepinfer.json) with the library that they name, and libraries without one whose
+name is lib*deepinfer_*.so. They are searched in the directories of DEEPINFER_PLUGIN_PATH (absolute,
+colon-separated); in deepinfer/plugins of $XDG_DATA_HOME, else of ~/.local/share; in the folder deps beside the
+program; beside the program; in ../lib/deepinfer/plugins from there, /usr/local/lib/deepinfer/plugins and
+/usr/lib/deepinfer/plugins. A plugin that is selected by its path is reported first, wherever it lies. The last
+line tells what is selected. Each plugin is loaded in a process of its own: one that crashes or hangs is refused.")]
 pub(crate) struct BackendsArgs {
     /// Select this instead of DEEPINFER_ACCELERATOR: auto, NAME or PATH, as in `generate`
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) accelerator: Option<String>,
+
+    /// Longest time for one plugin to load
+    #[arg(long, value_name = "SECONDS", default_value = "60", allow_negative_numbers = true, value_parser = whole::<u64>(1..=MOST_SECONDS))]
+    pub(crate) timeout: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Report the machine, its drivers, the plugins, and what is selected with the present settings
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Reads /sys and /proc, loads every plugin in a process of its own, and never fails because a part does.
+DEEPINFER_ACCELERATOR, DEEPINFER_LAYERS and DEEPINFER_PLUGIN_PATH are shown and used. `deepinfer plugin doctor`
+explains the selection alone, `deepinfer plugin inspect` one plugin.")]
+pub(crate) struct DoctorArgs {
+    /// Longest time for one plugin to load
+    #[arg(long, value_name = "SECONDS", default_value = "60", allow_negative_numbers = true, value_parser = whole::<u64>(1..=MOST_SECONDS))]
+    pub(crate) timeout: u64,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -297,6 +324,67 @@ pub(crate) struct ParityArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum PluginCommand {
     New(PluginNewArgs),
+    Inspect(PluginInspectArgs),
+    Doctor(PluginDoctorArgs),
+}
+
+/// Report everything that one plugin says of itself
+///
+/// The handshake, devices and their memory spaces and links, every op implementation, what is missing of each profile,
+/// the plugin's own ops, optional tables. The plugin is loaded in a process of its own.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 it loads, 2 it does not; standard error says why.
+
+Examples:
+  deepinfer plugin inspect ./libdeepinfer_mine.so
+  deepinfer plugin inspect mine.deepinfer.json --json")]
+pub(crate) struct PluginInspectArgs {
+    /// Library of the plugin, or its manifest
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Options that it gets, as key=value&key=value
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
+    pub(crate) options: String,
+
+    /// Longest time for the plugin to load
+    #[arg(long, value_name = "SECONDS", default_value = "60", allow_negative_numbers = true, value_parser = whole::<u64>(1..=MOST_SECONDS))]
+    pub(crate) timeout: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Explain how a backend is selected: every candidate in the order of the search, and why it is taken or not
+#[derive(Debug, Args)]
+pub(crate) struct PluginDoctorArgs {
+    /// Select this instead of DEEPINFER_ACCELERATOR: auto, NAME or PATH, as in `generate`
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) accelerator: Option<String>,
+
+    /// Longest time for one plugin to load
+    #[arg(long, value_name = "SECONDS", default_value = "60", allow_negative_numbers = true, value_parser = whole::<u64>(1..=MOST_SECONDS))]
+    pub(crate) timeout: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PluginWorkerArgs {
+    /// Library or manifest
+    pub(crate) path: PathBuf,
+
+    /// Options that it gets
+    #[arg(long, default_value = "")]
+    pub(crate) options: String,
+
+    /// Put the layers of DEEPINFER_LAYERS over it
+    #[arg(long)]
+    pub(crate) layers: bool,
 }
 
 /// Write a project of a backend that builds at once: one working op, and the list of the others

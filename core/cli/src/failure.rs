@@ -35,6 +35,14 @@ impl Failure {
         }
     }
 
+    /// The error and its causes, for a report that goes on without the part that failed.
+    pub(crate) fn sentence(&self) -> String {
+        match self {
+            Self::Input(error) | Self::Fault(error) => sentence(error),
+            Self::ReaderGone => "nobody reads the output".to_owned(),
+        }
+    }
+
     /// Prints the error and gives the exit code of the process.
     pub(crate) fn report(&self) -> ExitCode {
         match self {

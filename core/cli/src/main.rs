@@ -9,6 +9,7 @@
 mod args;
 mod backends;
 mod batch;
+mod doctor;
 mod embedded;
 mod failure;
 mod generate;
@@ -18,10 +19,11 @@ mod numbers;
 mod output;
 mod parity;
 mod plugin;
+mod process;
 mod terminal;
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
@@ -29,6 +31,9 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Arguments, Command};
 use crate::failure::Failure;
+
+/// Time for all backends to shut down.
+const SHUTDOWN: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let started = Instant::now();
@@ -42,14 +47,32 @@ fn main() -> ExitCode {
         Err(usage) => usage.exit(),
     };
     log_to_stderr();
-    ended(match &arguments.command {
+    let code = ended(match &arguments.command {
         Command::Generate(args) => generate::run(args, started),
         Command::Inspect(args) => inspect::run(args),
         Command::Backends(args) => backends::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Parity(args) => parity::run(args),
         Command::Plugin(command) => plugin::run(command),
         Command::ParityWorker => parity::worker::run(),
-    })
+        Command::PluginWorker(args) => plugin::worker::run(args),
+    });
+    end_backends();
+    code
+}
+
+/// Lets the backends of this process end their threads. One that does not come to an end must not keep the program, whose
+/// work is done.
+fn end_backends() {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        deepinfer_runtime::shutdown_all();
+        // Nobody waits any more when it took too long.
+        let _ = done.send(());
+    });
+    if wait.recv_timeout(SHUTDOWN).is_err() {
+        terminal::warning(&format_args!("a backend did not shut down within {} s", SHUTDOWN.as_secs()));
+    }
 }
 
 fn ended(result: Result<(), Failure>) -> ExitCode {

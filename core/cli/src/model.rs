@@ -3,21 +3,27 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use deepinfer_engine::Engine;
 use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
 use deepinfer_model::inspect::{ModelSummary, PlanInput};
 use deepinfer_model::tokenizer::Tokenizer;
 use deepinfer_model::{KvCache, LoadError, Model, Numerics};
-use deepinfer_runtime::{Runtime, SearchPath, SelectError, Selection};
+use deepinfer_runtime::{Choice, Runtime, SelectError, Selection};
 use indicatif::BinaryBytes;
 
 use crate::embedded;
 use crate::failure::Failure;
+use crate::plugin::probe::Prober;
+use crate::plugin::survey::Survey;
 use crate::terminal;
 
 /// Directory of the model when the command line names none.
 const MODEL_VARIABLE: &str = "DEEPINFER_HF_MODEL_DIR";
+
+/// Time for a plugin to load when `auto` looks for one: drivers are slow to start.
+const AUTO_LIMIT: Duration = Duration::from_secs(60);
 
 /// Warnings about a checkpoint that are shown in full.
 const SHOWN_WARNINGS: usize = 10;
@@ -79,7 +85,8 @@ pub(crate) fn load(
     numerics: Numerics,
     chunk_tokens: usize,
 ) -> Result<Engine, Failure> {
-    let device = Runtime::new(SearchPath::from_environment()).open(selection).map_err(Failure::input)?;
+    let runtime = Runtime::from_environment().map_err(Failure::input)?;
+    let device = runtime.open(&resolve(&runtime, selection)?).map_err(Failure::input)?;
     terminal::note(|| memory_note(checkpoint, &numerics));
 
     let bar = terminal::bytes_bar("loading");
@@ -94,6 +101,22 @@ pub(crate) fn load(
     })?;
     warn(&warnings);
     Engine::new(model, chunk_tokens).map_err(Failure::fault)
+}
+
+/// What `auto` means here, found without loading a plugin into this process, which one that aborts or hangs would take with
+/// it. A backend that is named is loaded at once.
+///
+/// # Errors
+/// No backend can run the model.
+fn resolve(runtime: &Runtime, selection: &Selection) -> Result<Selection, Failure> {
+    if selection.choice != Choice::Auto {
+        return Ok(selection.clone());
+    }
+    let mut survey = Survey::new(runtime, selection, Prober { limit: AUTO_LIMIT, shows_words: false });
+    let (_, chosen) = survey.choose()?;
+    let chosen = chosen.map_err(Failure::input)?;
+    let choice = Choice::Path(survey.candidates()[chosen.index].file().to_owned());
+    Ok(Selection { choice, device: chosen.device, options: String::new() })
 }
 
 /// What the model takes: weights, and the caches of a request.

@@ -38,7 +38,7 @@ pub enum Tried {
     Refused(LoadError),
     /// As [`Tried::Refused`], told by another process; a sentence that names the file.
     RefusedElsewhere(String),
-    /// It ended the process that tried it, or did not come to an end; how, in words.
+    /// It ended another process that tried it, or did not come to an end there; how, in words.
     Fatal(String),
 }
 
@@ -163,12 +163,6 @@ struct Unfit {
     is_at_fault: bool,
 }
 
-/// What trying a candidate for `auto` may end with besides success.
-enum AutoError {
-    Unfit(Unfit),
-    Fatal(SelectError),
-}
-
 impl Deciding<'_> {
     /// Starts a candidate and notes its name.
     fn try_one(&mut self, index: usize, options: &str) -> Tried {
@@ -177,10 +171,6 @@ impl Deciding<'_> {
             self.steps[index].name = Some(name.clone());
         }
         tried
-    }
-
-    fn fatal(&self, index: usize, how: String) -> SelectError {
-        SelectError::Fatal { path: self.candidates[index].path().to_owned(), how }
     }
 
     fn pass_over(&mut self, index: usize, Unfit { reason, is_at_fault }: Unfit) {
@@ -215,8 +205,7 @@ impl Deciding<'_> {
             }
             match self.usable_for_text(index, present) {
                 Ok(is_cpu) => usable.push((index, is_cpu)),
-                Err(AutoError::Unfit(unfit)) => self.pass_over(index, unfit),
-                Err(AutoError::Fatal(error)) => return Err(error),
+                Err(unfit) => self.pass_over(index, unfit),
             }
         }
         usable.sort_by_key(|&(_, is_cpu)| is_cpu);
@@ -234,10 +223,10 @@ impl Deciding<'_> {
     }
 
     /// Whether the first device of a candidate is the host's processor, or why it is not for `auto`.
-    fn usable_for_text(&mut self, index: usize, present: Option<&[(u16, u16)]>) -> Result<bool, AutoError> {
+    fn usable_for_text(&mut self, index: usize, present: Option<&[(u16, u16)]>) -> Result<bool, Unfit> {
         let candidate = &self.candidates[index];
         let path = candidate.path().display();
-        let unfit = |reason: String, is_at_fault: bool| Err(AutoError::Unfit(Unfit { reason, is_at_fault }));
+        let unfit = |reason: String, is_at_fault: bool| Err(Unfit { reason, is_at_fault });
         if let Some(manifest) = candidate.manifest() {
             if manifest.kind == PluginKind::Layer {
                 return unfit(layer_sentence(candidate, &manifest.name), false);
@@ -247,7 +236,7 @@ impl Deciding<'_> {
             }
         }
         match self.try_one(index, "") {
-            Tried::Fatal(how) => Err(AutoError::Fatal(self.fatal(index, how))),
+            Tried::Fatal(how) => unfit(fatal(candidate, how).to_string(), true),
             Tried::Refused(error) => unfit(error.to_string(), true),
             Tried::RefusedElsewhere(reason) => unfit(reason, true),
             Tried::Layer { name } => unfit(layer_sentence(candidate, &name), false),
@@ -306,7 +295,7 @@ impl Deciding<'_> {
                     }
                     Tried::Backend { name: own, .. } => is_other(&own),
                     Tried::Layer { name } => (layer_sentence(candidate, &name), false),
-                    Tried::Fatal(how) => return Err(self.fatal(index, how)),
+                    Tried::Fatal(how) => (fatal(candidate, how).to_string(), true),
                     Tried::Refused(error) => (error.to_string(), true),
                     Tried::RefusedElsewhere(reason) => (reason, true),
                 },
@@ -343,7 +332,11 @@ impl Deciding<'_> {
                 self.pass_over(index, Unfit { reason: error.to_string(), is_at_fault: false });
                 Err(SelectError::Load(error))
             }
-            Tried::Fatal(how) => Err(self.fatal(index, how)),
+            Tried::Fatal(how) => {
+                let error = fatal(&self.candidates[index], how);
+                self.pass_over(index, Unfit { reason: error.to_string(), is_at_fault: true });
+                Err(error)
+            }
         }
     }
 
@@ -361,6 +354,10 @@ impl Deciding<'_> {
         self.pass_over(index, Unfit { reason: error.to_string(), is_at_fault: false });
         Err(error)
     }
+}
+
+fn fatal(candidate: &Candidate, how: String) -> SelectError {
+    SelectError::Fatal { path: candidate.path().to_owned(), how }
 }
 
 fn layer_sentence(candidate: &Candidate, name: &str) -> String {

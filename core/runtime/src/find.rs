@@ -238,6 +238,11 @@ impl Candidate {
         self.manifest().map_or(&self.path, |manifest| &manifest.library)
     }
 
+    /// What was found: the manifest, or a library without one. [`Candidate::of_path`] gives the same candidate again.
+    pub fn file(&self) -> &Path {
+        &self.path
+    }
+
     /// Why its directory is searched.
     pub fn origin(&self) -> Origin {
         self.origin

@@ -287,9 +287,15 @@ impl fmt::Display for BackendReport {
 }
 
 impl BackendDetails {
+    /// As [`LoadedBackend::title`].
+    pub fn title(&self) -> String {
+        let layers: String = self.layers.iter().rev().map(|layer| format!(" + {}", layer.name)).collect();
+        format!("{}{layers}", self.name)
+    }
+
     fn summary(&self, f: &mut fmt::Formatter<'_>, path: &str) -> fmt::Result {
-        let layers: String = self.layers.iter().rev().map(|layer| format!(" + {}", one_line(&layer.name))).collect();
-        writeln!(f, "{}{layers} {} (plugin ABI {}, {path})", self.name, one_line(&self.version), self.abi)?;
+        let (title, version) = (one_line(&self.title()), one_line(&self.version));
+        writeln!(f, "{title} {version} (plugin ABI {}, {path})", self.abi)?;
         if let Some(reason) = &self.no_device {
             writeln!(f, "  no device: {}", one_line(reason))?;
         }

@@ -302,7 +302,7 @@ impl Runtime {
                 Err(LoadError::IsALayer { name, .. }) => Tried::Layer { name },
                 Err(error) => Tried::Refused(error),
             });
-        self.log(&decision, &candidates);
+        log(selection, &decision, &candidates);
         let chosen = decision.chosen?;
         let bare = loaded[chosen.index].expect("what is chosen was tried and has loaded");
         let backend = self.layers.wrap(bare, &self.search)?;
@@ -320,31 +320,38 @@ impl Runtime {
         }
     }
 
-    /// As [`Runtime::select`] without loading anything here: `try_one` says what becomes of a candidate, by its index in
+    /// As [`Runtime::select`], its log included, without loading anything here: `try_one` says what becomes of a candidate, by its index in
     /// [`Runtime::candidates_for`] and with the options that it is to get. For programs that try plugins in other
-    /// processes.
+    /// processes, where one that ends its process is passed over like any other that is broken.
     pub fn decide(
         &self,
         selection: &Selection,
         candidates: &[Candidate],
         try_one: &mut dyn FnMut(usize, &str) -> Tried,
     ) -> Decision {
-        decide(selection, candidates, &self.search, pci_ids().as_deref(), try_one)
+        let decision = decide(selection, candidates, &self.search, pci_ids().as_deref(), try_one);
+        log(selection, &decision, candidates);
+        decision
+    }
+}
+
+/// Errors of an explicit choice tell all of this themselves.
+fn log(selection: &Selection, decision: &Decision, candidates: &[Candidate]) {
+    if selection.choice != Choice::Auto {
+        return;
     }
 
-    fn log(&self, decision: &Decision, candidates: &[Candidate]) {
-        for (step, candidate) in decision.steps.iter().zip(candidates) {
-            match &step.verdict {
-                Verdict::PassedOver { reason, is_at_fault } => {
-                    if *is_at_fault && candidate.origin() == Origin::Named {
-                        tracing::warn!("passed over: {}", one_line(reason));
-                    } else {
-                        tracing::info!("passed over: {}", one_line(reason));
-                    }
+    for (step, candidate) in decision.steps.iter().zip(candidates) {
+        match &step.verdict {
+            Verdict::PassedOver { reason, is_at_fault } => {
+                if *is_at_fault && candidate.origin() == Origin::Named {
+                    tracing::warn!("passed over: {}", one_line(reason));
+                } else {
+                    tracing::info!("passed over: {}", one_line(reason));
                 }
-                Verdict::NotNeeded { reason } => tracing::debug!("not needed: {}", one_line(reason)),
-                Verdict::Selected { .. } | Verdict::NotAsked => {}
             }
+            Verdict::NotNeeded { reason } => tracing::debug!("not needed: {}", one_line(reason)),
+            Verdict::Selected { .. } | Verdict::NotAsked => {}
         }
     }
 }

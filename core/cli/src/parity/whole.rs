@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use deepinfer_ops::{Allocation, Device, Format, OpError, Tensor};
 use deepinfer_parity::{Check, Level, Outcome, cases, op_of, run_case};
-use deepinfer_runtime::OpenDevice;
+use deepinfer_runtime::{OpenDevice, OpenError};
 
 use super::task::WholeCase;
 use super::worker::Target;
@@ -105,7 +105,8 @@ fn absent_device_is_refused(target: &Target) -> Result<(), String> {
         match target.backend.open(index) {
             Ok(_) => return Err(format!("device {index} opens, but there are {count}")),
             Err(error) => {
-                ensure(!error.message.is_empty(), || format!("device {index} is refused without a sentence"))?
+                let is_silent = matches!(&error, OpenError::Plugin(error) if error.message.is_empty());
+                ensure(!is_silent, || format!("device {index} is refused without a sentence"))?
             }
         }
     }
