@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use deepinfer_oracle::{Bundle, Call, Value};
 use deepinfer_plugin_api::Kind;
+use deepinfer_runtime::conformance::Presented;
 use serde::{Deserialize, Serialize};
 
 use crate::generate::{Calls, Content, OpSpec, Rows, poisoned, specs};
@@ -50,6 +51,12 @@ impl FromStr for Level {
 /// The property that a case checks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Check {
+    /// Structs of every length are taken, and nothing beyond them is touched.
+    StructSize,
+    /// Values that nobody knows are refused.
+    UnknownValue,
+    /// A call that is accepted is not declined when it is run.
+    Honesty,
     /// Outputs agree with the oracle within the contract.
     Value,
     /// Empty tensors are accepted.
@@ -58,6 +65,8 @@ pub enum Check {
     Refusal,
     /// A wrong format, rank or extent is refused, and the device works on.
     Malformed,
+    /// Nothing outside of the tensors is written.
+    Bounds,
     /// Outputs agree with the oracle whatever lies in their memory before.
     Poison,
     /// Tensors with gaps between their rows give the same bits, and the gaps stay as they are.
@@ -66,24 +75,44 @@ pub enum Check {
     Rows,
     /// The same call gives the same bits again.
     Twice,
+    /// The same bits whatever lies in the workspace.
+    Workspace,
+    /// Two streams at once give the bits that each gives alone.
+    Streams,
+    /// Recorded calls give the bits of the calls, also on other contents.
+    Replay,
 }
 
 impl Check {
     /// All checks of an op, in the order in which they run.
-    pub const ALL: [Check; 8] = [
+    pub const ALL: [Check; 15] = [
+        Check::StructSize,
+        Check::UnknownValue,
+        Check::Honesty,
         Check::Value,
         Check::Empty,
         Check::Refusal,
         Check::Malformed,
+        Check::Bounds,
         Check::Twice,
         Check::Strided,
         Check::Poison,
+        Check::Workspace,
         Check::Rows,
+        Check::Streams,
+        Check::Replay,
     ];
 
     /// Name in the name of a case.
     pub fn name(self) -> &'static str {
         match self {
+            Check::StructSize => "struct-size",
+            Check::UnknownValue => "unknown-value",
+            Check::Honesty => "honesty",
+            Check::Bounds => "bounds",
+            Check::Workspace => "workspace",
+            Check::Streams => "streams",
+            Check::Replay => "replay",
             Check::Value => "value",
             Check::Empty => "empty",
             Check::Refusal => "refusal",
@@ -98,8 +127,12 @@ impl Check {
     /// Its level.
     pub fn level(self) -> Level {
         match self {
-            Check::Value | Check::Empty | Check::Refusal | Check::Malformed => Level::L2,
-            Check::Poison | Check::Strided | Check::Rows | Check::Twice => Level::L4,
+            Check::StructSize | Check::UnknownValue | Check::Honesty => Level::L0,
+            Check::Value | Check::Empty | Check::Refusal | Check::Malformed | Check::Bounds => Level::L2,
+            Check::Poison | Check::Strided | Check::Rows | Check::Twice | Check::Workspace | Check::Streams => {
+                Level::L4
+            }
+            Check::Replay => Level::L5,
         }
     }
 }
@@ -162,12 +195,7 @@ impl ShapeClass {
                 _ => None,
             })
         };
-        // Tables and lists of indices beside the data say little about a kernel's tiles.
-        let subject = call.op.args.iter().find_map(|arg| call.args.get(arg.name).filter(|_| arg.kind == Kind::Tensor));
-        let width = match subject {
-            Some(Value::Tensor(tensor)) => tensor.shape.last().copied().unwrap_or(1),
-            _ => 1,
-        };
+        let width = width(call);
         let count = match rows {
             Rows::Any(symbol) | Rows::Ascending(symbol) => call.extent(symbol),
             Rows::OfExperts => call.extent("M"),
@@ -183,6 +211,15 @@ impl ShapeClass {
     }
 }
 
+/// Elements in a row of the first tensor. Tables and lists of indices beside the data say little about a kernel's tiles.
+fn width(call: &Call) -> usize {
+    let subject = call.op.args.iter().find_map(|arg| call.args.get(arg.name).filter(|_| arg.kind == Kind::Tensor));
+    match subject {
+        Some(Value::Tensor(tensor)) => tensor.shape.last().copied().unwrap_or(1),
+        _ => 1,
+    }
+}
+
 /// What a person needs to know of a case that fails, and a report to class it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Facts {
@@ -190,6 +227,8 @@ pub struct Facts {
     pub formats: String,
     /// Class of its shapes.
     pub shape: ShapeClass,
+    /// Elements in a row of its subject.
+    pub width: usize,
     /// What stands in its subject; `None` for wrong and empty arguments.
     pub content: Option<Content>,
     /// All arguments with formats, shapes and scalars.
@@ -220,7 +259,7 @@ impl Case {
     /// As [`Case::facts`].
     pub fn bundle(&self) -> Option<Bundle> {
         let call = match self.check {
-            Check::Refusal | Check::Malformed => return None,
+            Check::Refusal | Check::Malformed | Check::UnknownValue => return None,
             Check::Poison => poisoned(&self.call().0, 0xA5),
             _ => self.call().0,
         };
@@ -234,14 +273,30 @@ impl Case {
     pub fn call(&self) -> (Call, Option<Content>) {
         let (spec, calls) = (self.spec(), Calls::new(self.spec(), self.seed));
         match self.check {
-            Check::Value | Check::Poison | Check::Strided | Check::Rows | Check::Twice => {
+            Check::Honesty
+            | Check::Value
+            | Check::Bounds
+            | Check::Poison
+            | Check::Strided
+            | Check::Rows
+            | Check::Twice
+            | Check::Workspace
+            | Check::Streams
+            | Check::Replay => {
                 let drawn = calls.draw(self.number);
                 (drawn.call, Some(drawn.content))
             }
+            Check::StructSize | Check::UnknownValue => (calls.base(), None),
             Check::Empty => (calls.base().select(spec.empty[self.number], &[]), None),
             Check::Refusal => (refuse::wrong_values(spec, &calls.base()).swap_remove(self.number).call, None),
             Check::Malformed => (refuse::wrong_tensors(&calls.base()).swap_remove(self.number).call, None),
         }
+    }
+
+    /// The call, and the next one with the same formats.
+    pub(crate) fn pair(&self) -> [Call; 2] {
+        let calls = Calls::new(self.spec(), self.seed);
+        [self.number, self.number + calls.combinations()].map(|number| calls.draw(number).call)
     }
 
     /// Formats, shapes and contents.
@@ -255,9 +310,12 @@ impl Case {
             Check::Malformed => ShapeClass::of(&Calls::new(self.spec(), self.seed).base(), self.spec().rows),
             _ => ShapeClass::of(&call, self.spec().rows),
         };
-        Facts { formats: call.formats(), shape, content, call: call.to_string() }
+        Facts { formats: call.formats(), shape, width: width(&call), content, call: call.to_string() }
     }
 }
+
+/// Fewest calls of a check that needs each combination of formats once.
+const FEW: usize = 8;
 
 /// The cases of one check of an op: as many as cover it. `limit` draws as many calls as it says, fewer or more, and is the
 /// most for checks that have no more cases.
@@ -269,9 +327,12 @@ pub fn cases(op: &str, check: Check, seed: u64, limit: Option<usize>) -> Vec<Cas
     let calls = Calls::new(spec, seed);
     let count = match check {
         Check::Rows if matches!(spec.rows, Rows::Dependent) => 0,
-        Check::Value | Check::Poison | Check::Strided | Check::Rows | Check::Twice => {
+        Check::Value | Check::Bounds | Check::Poison | Check::Strided | Check::Rows | Check::Twice => {
             limit.unwrap_or_else(|| calls.len())
         }
+        Check::Honesty | Check::Workspace | Check::Streams | Check::Replay => calls.combinations().max(FEW),
+        Check::StructSize => Presented::lengths_of(calls.op()).len(),
+        Check::UnknownValue => Presented::unknown_values_of(calls.op()).len(),
         Check::Empty => spec.empty.len(),
         Check::Refusal => spec.refusals.len(),
         Check::Malformed => refuse::wrong_tensors(&calls.base()).len(),

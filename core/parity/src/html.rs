@@ -1,6 +1,7 @@
 //! A report as one page: a heat map of errors against contracts, and the failures.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use crate::case::ShapeClass;
 use crate::junit::escape;
@@ -19,7 +20,7 @@ body{background:var(--page);color:var(--text);font:15px/1.5 system-ui,sans-serif
 h1{font-size:1.5rem;margin-bottom:.2rem}h2{font-size:1.15rem;margin-top:2.2rem}
 table{border-collapse:collapse;font-size:.87rem}th,td{padding:.22rem .6rem;border:1px solid var(--line);text-align:left;vertical-align:top}
 code,td.n,.formats{font-family:ui-monospace,monospace;font-size:.82rem}
-.formats{white-space:nowrap}td.n{text-align:right;min-width:4.6rem}.dim{color:var(--dim)}.scroll{overflow-x:auto}
+.formats{white-space:nowrap}td.n{text-align:right;min-width:4.6rem}td a{color:inherit}.dim{color:var(--dim)}.scroll{overflow-x:auto}
 .b0{background:#e3e8ee;color:#1b1f24}.b1{background:#d4efdc;color:#0f2e18}.b2{background:#b4e2c2;color:#0f2e18}
 .b3{background:#e9e6a5;color:#3a3405}.b4{background:#f6cf7d;color:#3f2a00}.b5{background:#f0a35e;color:#3d1c00}
 .b6{background:#b3202c;color:#fff}
@@ -27,8 +28,9 @@ code,td.n,.formats{font-family:ui-monospace,monospace;font-size:.82rem}
 .key span{display:inline-block;padding:.1rem .6rem;margin-right:.3rem;font-size:.82rem}
 ";
 
-/// The page; it needs no other file.
-pub fn page(report: &Report) -> String {
+/// The page; it needs no other file. Bundles within `folder`, that of the page, are linked from there, others by their whole
+/// path.
+pub fn page(report: &Report, folder: Option<&Path>) -> String {
     let mut html = String::new();
     let id = &report.identity;
     let title = escape(&format!("Parity of {} {}", id.backend, id.version));
@@ -64,7 +66,7 @@ pub fn page(report: &Report) -> String {
     list(&mut html, "Ops of the profile that it lacks", &report.missing_ops);
     list(&mut html, "Expected failures that do not occur", &report.unexpected_passes);
     failures(&mut html, report);
-    heat_map(&mut html, &report.ops);
+    heat_map(&mut html, &report.ops, folder);
     summary(&mut html, &report.ops);
     list(&mut html, "Other ops that it lacks", &report.unsupported_ops);
     html.push_str("</body>\n</html>\n");
@@ -104,14 +106,15 @@ fn failures(html: &mut String, report: &Report) {
     html.push_str("</table></div>\n");
 }
 
-fn heat_map(html: &mut String, ops: &[OpSummary]) {
+fn heat_map(html: &mut String, ops: &[OpSummary], folder: Option<&Path>) {
     if ops.iter().all(|op| op.worst.is_empty()) {
         return;
     }
     html.push_str(
         "<h2>Largest error, as a share of what the contract allows</h2>\n\
          <p>1 is the bound. What the last rounding to the format of the output explains does not count. Aligned rows have a \
-         multiple of 32 elements, wide ones at least 1024.</p>\n<p class=\"key\">",
+         multiple of 32 elements, wide ones at least 1024. A number that is underlined leads to the call that gave it, a file for \
+         <code>deepinfer replay</code>.</p>\n<p class=\"key\">",
     );
     let key = ["none", "to 1e-3", "to 0.01", "to 0.1", "to 0.5", "to 1", "wrong"];
     for (bucket, text) in key.into_iter().enumerate() {
@@ -134,7 +137,7 @@ fn heat_map(html: &mut String, ops: &[OpSummary]) {
             let _ = write!(html, "<td class=\"formats\">{}</td>", escape(shown));
             for shape in SHAPES {
                 match op.worst.iter().find(|cell| cell.formats == **formats_of_row && cell.shape == shape) {
-                    Some(cell) => html.push_str(&heat(cell)),
+                    Some(cell) => html.push_str(&heat(cell, folder)),
                     None => html.push_str("<td class=\"n dim\">·</td>"),
                 }
             }
@@ -145,8 +148,8 @@ fn heat_map(html: &mut String, ops: &[OpSummary]) {
 }
 
 /// One cell of the map.
-fn heat(cell: &Cell) -> String {
-    let Cell { cases, failures, worst, is_unbounded, .. } = cell;
+fn heat(cell: &Cell, folder: Option<&Path>) -> String {
+    let Cell { cases, failures, worst, is_unbounded, worst_case, bundle, .. } = cell;
     let failed = *failures > 0;
     let (bucket, text) = match worst {
         _ if *is_unbounded => (6, "≠".to_owned()),
@@ -156,7 +159,29 @@ fn heat(cell: &Cell) -> String {
     };
     // A failure of another kind, as of determinism, also turns the cell red.
     let bucket = if failed { 6 } else { bucket };
-    format!("<td class=\"n b{bucket}\" title=\"{cases} cases, {failures} failures\">{text}</td>")
+    let worst = worst_case.as_ref().map_or_else(String::new, |name| format!(", worst {}", escape(name)));
+    let text = match bundle {
+        None => text,
+        Some(path) => format!("<a href=\"{}\">{text}</a>", address(path, folder)),
+    };
+    format!("<td class=\"n b{bucket}\" title=\"{cases} cases, {failures} failures{worst}\">{text}</td>")
+}
+
+/// Where a link to a file points, from a page in `folder`.
+fn address(path: &str, folder: Option<&Path>) -> String {
+    let inner = folder.and_then(|folder| Path::new(path).strip_prefix(folder).ok()).and_then(Path::to_str);
+    let mut out = String::new();
+    for byte in inner.unwrap_or(path).bytes() {
+        match byte {
+            b'/' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => out.push(char::from(byte)),
+            _ => {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out
 }
 
 /// Class of a share, on a logarithmic scale.
@@ -202,6 +227,14 @@ fn summary(html: &mut String, ops: &[OpSummary]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_are_relative_where_they_can_be() {
+        let folder = Some(Path::new("/tmp/a b"));
+        assert_eq!(address("/tmp/a b/c/d\".x", folder), "c/d%22.x");
+        assert_eq!(address("/tmp/a b/c", Some(Path::new("/tmp/a"))), "/tmp/a%20b/c");
+        assert_eq!(address("/tmp/é", None), "/tmp/%C3%A9");
+    }
 
     #[test]
     fn the_scale_is_logarithmic_and_the_bound_is_not_wrong() {

@@ -8,18 +8,25 @@
 //! What came of a run goes into a [`Report`], which is written as JSON, as JUnit XML ([`junit`]) and as a page with a heat
 //! map ([`html`]); [`Expectations`] are failures that are known.
 //!
-//! The crate knows no backend: it sees a [`deepinfer_ops::Device`].
+//! Many failures of one cause are one [`Finding`], with the name of its kind.
+//!
+//! The crate knows no backend: it sees a [`deepinfer_runtime::OpenDevice`].
 
 #![forbid(unsafe_code)]
 
 mod case;
+mod concurrent;
 mod expect;
+mod fault;
+mod finding;
 mod generate;
 mod glob;
 pub mod html;
 pub mod junit;
 mod outcome;
 mod place;
+mod present;
+mod recorded;
 mod refuse;
 mod report;
 mod rng;
@@ -27,6 +34,8 @@ mod run;
 
 pub use case::{Case, Check, Facts, Level, ShapeClass, cases};
 pub use expect::{ExpectError, Expectations};
+pub use fault::Fault;
+pub use finding::{Finding, findings};
 pub use generate::Content;
 pub use glob::matches as glob_matches;
 pub use outcome::{Failure, Outcome};

@@ -5,6 +5,8 @@ use std::fmt;
 use deepinfer_oracle::Mismatch;
 use serde::{Deserialize, Serialize};
 
+use crate::fault::Fault;
+
 /// What came of a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
@@ -31,12 +33,27 @@ pub struct Failure {
     /// The worst element, where values differ from those of an oracle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst: Option<Box<Mismatch>>,
+    /// What kind of fault it shows, where the case alone can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
+}
+
+impl Failure {
+    /// A failure that a sentence tells.
+    pub fn new(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), worst: None, fault: None }
+    }
+
+    /// The same, of a kind.
+    pub fn of(self, fault: Fault) -> Self {
+        Self { fault: Some(fault), ..self }
+    }
 }
 
 impl Outcome {
     /// A failure that a sentence tells.
     pub fn failed(problem: impl Into<String>) -> Self {
-        Self::Failed(Failure { problem: problem.into(), worst: None })
+        Self::Failed(Failure::new(problem))
     }
 }
 

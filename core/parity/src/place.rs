@@ -1,10 +1,11 @@
-//! Runs a call on a device: uploads it in one of two layouts, calls the op, reads back what it wrote.
+//! Puts a call on a device: uploads it in one of three layouts, calls the op, reads back what it wrote.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use deepinfer_ops::traits::*;
-use deepinfer_ops::{Device, Format, OpError, Tensor, args};
-use deepinfer_oracle::{Call, HostTensor, Value};
+use deepinfer_ops::{Allocation, Device, Format, OpCall, OpError, Tensor, args};
+use deepinfer_oracle::{Call, HostTensor, Outputs, Value};
 use deepinfer_plugin_api::Role;
 
 /// How tensors lie in memory.
@@ -14,6 +15,8 @@ pub(crate) enum Layout {
     Contiguous,
     /// A gap after the last dimension of plain tensors; row-quantised tensors begin in the middle of their memory.
     Strided,
+    /// Contiguous, with memory before and behind that belongs to nobody.
+    Guarded,
 }
 
 /// Which checks stand before the kernel.
@@ -29,9 +32,8 @@ pub(crate) enum Route {
 const GAP: usize = 3;
 /// Content of the gaps.
 const GAP_BYTE: u8 = 0x5A;
-
-/// Written arguments by name.
-pub(crate) type Written = BTreeMap<&'static str, HostTensor>;
+/// Bytes before and behind a guarded tensor; a multiple of every alignment.
+const GUARD: usize = 256;
 
 /// Why a call gave no result.
 #[derive(Debug)]
@@ -42,33 +44,136 @@ pub(crate) enum RunError {
     Op(OpError),
     /// The op wrote into a gap between the rows of this argument.
     Gap(&'static str),
+    /// The op wrote outside of this argument.
+    Outside(&'static str, Where),
+}
+
+/// A byte that is not of any tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Where {
+    /// So many bytes before the first.
+    Before(usize),
+    /// So many bytes behind the last.
+    Behind(usize),
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Before(bytes) => write!(f, "{bytes} bytes before the beginning"),
+            Self::Behind(bytes) => write!(f, "{bytes} bytes behind the end"),
+        }
+    }
 }
 
 /// Calls the op and returns its written arguments.
-pub(crate) fn run(device: &dyn Device, call: &Call, layout: Layout, route: Route) -> Result<Written, RunError> {
-    let mut bound = Bound { call, tensors: BTreeMap::new(), lists: BTreeMap::new() };
-    for (&name, value) in &call.args {
-        match value {
-            Value::Tensor(host) => {
-                bound.tensors.insert(name, Placed::new(device, host, layout).map_err(RunError::Upload)?);
+pub(crate) fn run(device: &dyn Device, call: &Call, layout: Layout, route: Route) -> Result<Outputs, RunError> {
+    let placed = PlacedCall::new(device, call, layout).map_err(RunError::Upload)?;
+    placed.dispatch(device, route).map_err(RunError::Op)?;
+    placed.read(device)
+}
+
+/// A call whose arguments are on a device.
+pub(crate) struct PlacedCall<'a> {
+    call: &'a Call,
+    tensors: BTreeMap<&'static str, Placed>,
+    lists: BTreeMap<&'static str, Vec<Tensor>>,
+}
+
+impl<'a> PlacedCall<'a> {
+    /// Uploads the arguments.
+    pub(crate) fn new(device: &dyn Device, call: &'a Call, layout: Layout) -> Result<Self, OpError> {
+        let mut placed = Self { call, tensors: BTreeMap::new(), lists: BTreeMap::new() };
+        for (index, (&name, value)) in call.args.iter().enumerate() {
+            match value {
+                Value::Tensor(host) => {
+                    placed.tensors.insert(name, Placed::new(device, host, layout, guard_byte(index))?);
+                }
+                Value::List(list) => {
+                    let views = list
+                        .iter()
+                        .map(|host| Placed::new(device, host, layout, guard_byte(index)).map(|placed| placed.view));
+                    placed.lists.insert(name, views.collect::<Result<_, _>>()?);
+                }
+                _ => {}
             }
-            Value::List(list) => {
-                let views = list.iter().map(|host| Placed::new(device, host, layout).map(|placed| placed.view));
-                bound.lists.insert(name, views.collect::<Result<_, _>>().map_err(RunError::Upload)?);
+        }
+        Ok(placed)
+    }
+
+    /// Calls the op.
+    pub(crate) fn dispatch(&self, device: &dyn Device, route: Route) -> Result<(), OpError> {
+        dispatch(self, device, route)
+    }
+
+    /// Hands the typed call to `f`.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&dyn OpCall) -> R) -> R {
+        let (mut f, mut result) = (Some(f), None);
+        visit(self, &mut |call| result = f.take().map(|f| f(call)));
+        result.expect("every op is visited once")
+    }
+
+    /// Puts other contents into the tensors; shapes and formats are the same. Only for contiguous tensors, not for lists.
+    pub(crate) fn refill(&self, device: &dyn Device, call: &Call) -> Result<(), OpError> {
+        for (name, placed) in &self.tensors {
+            let host = call.tensor(name);
+            device.upload(&placed.view, &host.codes)?;
+            if placed.view.scale().is_some() {
+                device.upload(&placed.view.scale_as_bytes(), &host.scales)?;
             }
-            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Waits, and reads what was written. What lies around the tensors must be as it was.
+    pub(crate) fn read(&self, device: &dyn Device) -> Result<Outputs, RunError> {
+        let mut out = Outputs::new();
+        for arg in self.call.op.args.iter().filter(|arg| arg.role != Role::In) {
+            if let Some(placed) = self.tensors.get(arg.name) {
+                let tensor = placed.read(device, self.call.tensor(arg.name)).map_err(RunError::Op)?;
+                out.insert(arg.name, tensor.ok_or(RunError::Gap(arg.name))?);
+            }
+        }
+        for (name, placed) in &self.tensors {
+            if let Some(at) = placed.first_touched(device).map_err(RunError::Op)? {
+                return Err(RunError::Outside(name, at));
+            }
+        }
+        Ok(out)
+    }
+
+    fn tensor(&self, name: &str) -> &Tensor {
+        self.optional(name).unwrap_or_else(|| panic!("{}: {name} is absent", self.call.op.name))
+    }
+
+    fn optional(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name).map(|placed| &placed.view)
+    }
+
+    fn list(&self, name: &str) -> &[Tensor] {
+        &self.lists[name]
+    }
+
+    fn u32(&self, name: &str) -> u32 {
+        self.call.size(name) as u32
+    }
+
+    fn f32(&self, name: &str) -> f32 {
+        self.call.real(name) as f32
+    }
+
+    fn i32(&self, name: &str) -> i32 {
+        match self.call.value(name) {
+            Value::I32(v) => *v,
+            _ => panic!("{}: {name} is no i32", self.call.op.name),
         }
     }
-    dispatch(&bound, device, route).map_err(RunError::Op)?;
-    let written = call.op.args.iter().filter(|arg| arg.role != Role::In);
-    let mut out = Written::new();
-    for arg in written {
-        if let Some(placed) = bound.tensors.get(arg.name) {
-            let tensor = placed.read(device, call.tensor(arg.name)).map_err(RunError::Op)?;
-            out.insert(arg.name, tensor.ok_or(RunError::Gap(arg.name))?);
-        }
-    }
-    Ok(out)
+}
+
+/// Content of the memory around an argument: another for each, so that what is copied from around one is seen around
+/// another.
+fn guard_byte(index: usize) -> u8 {
+    0xC1 ^ (index as u8) << 1
 }
 
 /// A tensor on the device.
@@ -76,11 +181,40 @@ struct Placed {
     view: Tensor,
     /// All of the memory, as bytes: of the codes, and of the scales.
     memory: (Tensor, Option<Tensor>),
+    guards: Vec<Guard>,
+}
+
+/// Bytes of an allocation around a tensor.
+struct Guard {
+    whole: Tensor,
+    /// Bytes of the tensor.
+    inner: usize,
+    byte: u8,
+}
+
+impl Guard {
+    /// Memory for `inner` bytes, with a guard on both sides.
+    fn new(device: &dyn Device, inner: usize, byte: u8) -> Result<(Self, Allocation), OpError> {
+        let memory = device.allocate(inner + 2 * GUARD)?;
+        let whole = Tensor::plain(&memory, 0, Format::U8, &[memory.bytes]);
+        device.fill(&whole, byte)?;
+        Ok((Self { whole, inner, byte }, memory))
+    }
+
+    /// The touched byte that is closest to the tensor.
+    fn first_touched(&self, device: &dyn Device) -> Result<Option<Where>, OpError> {
+        let bytes = download(device, &self.whole)?;
+        let is_touched = |byte: &u8| *byte != self.byte;
+        let behind = bytes[GUARD + self.inner..].iter().position(is_touched).map(|at| Where::Behind(at + 1));
+        let before = || bytes[..GUARD].iter().rev().position(is_touched).map(|at| Where::Before(at + 1));
+        Ok(behind.or_else(before))
+    }
 }
 
 impl Placed {
-    fn new(device: &dyn Device, host: &HostTensor, layout: Layout) -> Result<Self, OpError> {
+    fn new(device: &dyn Device, host: &HostTensor, layout: Layout, guard: u8) -> Result<Self, OpError> {
         match (layout, host.format.scale()) {
+            (Layout::Guarded, _) => Self::guarded(device, host, guard),
             (Layout::Strided, None) if host.shape.len() > 1 => Self::strided(device, host),
             (Layout::Strided, Some(scale)) if scale.rows == 1 && host.shape.len() == 2 && host.shape[1] > 0 => {
                 let whole = upload(device, &with_row_before(host))?;
@@ -92,7 +226,35 @@ impl Placed {
 
     fn of(view: Tensor, bytes: usize) -> Self {
         let scales = view.scale().is_some().then(|| view.scale_as_bytes());
-        Self { memory: (as_bytes(&view, bytes), scales), view }
+        Self { memory: (as_bytes(&view, bytes), scales), view, guards: Vec::new() }
+    }
+
+    fn guarded(device: &dyn Device, host: &HostTensor, byte: u8) -> Result<Self, OpError> {
+        let (codes, memory) = Guard::new(device, host.codes.len(), byte)?;
+        let mut guards = vec![codes];
+        let view = if host.format.scale().is_some() {
+            let (scales, scale_memory) = Guard::new(device, host.scales.len(), byte ^ 0xFF)?;
+            guards.push(scales);
+            let view = Tensor::quantized((&memory, GUARD), (&scale_memory, GUARD), host.format, &host.shape);
+            device.upload(&view.scale_as_bytes(), &host.scales)?;
+            view
+        } else {
+            Tensor::plain(&memory, GUARD, host.format, &host.shape)
+        };
+        device.upload(&view, &host.codes)?;
+        let codes = Tensor::plain(&memory, GUARD, Format::U8, &[host.codes.len()]);
+        let scales = view.scale().is_some().then(|| view.scale_as_bytes());
+        Ok(Self { view, memory: (codes, scales), guards })
+    }
+
+    /// What lies around it is as it was, or the first byte that is not.
+    fn first_touched(&self, device: &dyn Device) -> Result<Option<Where>, OpError> {
+        for guard in &self.guards {
+            if let Some(at) = guard.first_touched(device)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
     }
 
     fn strided(device: &dyn Device, host: &HostTensor) -> Result<Self, OpError> {
@@ -111,7 +273,8 @@ impl Placed {
             strides[dim] = stride;
             stride *= host.shape[dim].max(1);
         }
-        Ok(Self { view: whole.with_strides(&host.shape, &strides), memory: (as_bytes(&whole, bytes.len()), None) })
+        let view = whole.with_strides(&host.shape, &strides);
+        Ok(Self { view, memory: (as_bytes(&whole, bytes.len()), None), guards: Vec::new() })
     }
 
     /// The content without gaps; `None` if a gap was written.
@@ -178,57 +341,28 @@ fn as_bytes(tensor: &Tensor, bytes: usize) -> Tensor {
     Tensor::plain(&tensor.memory(), 0, Format::U8, &[bytes])
 }
 
-/// Arguments on the device, by name.
-struct Bound<'a> {
-    call: &'a Call,
-    tensors: BTreeMap<&'static str, Placed>,
-    lists: BTreeMap<&'static str, Vec<Tensor>>,
-}
-
-impl Bound<'_> {
-    fn tensor(&self, name: &str) -> &Tensor {
-        self.optional(name).unwrap_or_else(|| panic!("{}: {name} is absent", self.call.op.name))
-    }
-
-    fn optional(&self, name: &str) -> Option<&Tensor> {
-        self.tensors.get(name).map(|placed| &placed.view)
-    }
-
-    fn list(&self, name: &str) -> &[Tensor] {
-        &self.lists[name]
-    }
-
-    fn u32(&self, name: &str) -> u32 {
-        self.call.size(name) as u32
-    }
-
-    fn f32(&self, name: &str) -> f32 {
-        self.call.real(name) as f32
-    }
-
-    fn i32(&self, name: &str) -> i32 {
-        match self.call.value(name) {
-            Value::I32(v) => *v,
-            _ => panic!("{}: {name} is no i32", self.call.op.name),
-        }
-    }
-}
-
 /// The typed call of each op, arguments by kind.
 macro_rules! calls {
     ($($op:ident: $Args:ident { $($arg:ident: $kind:ident),* })*) => {
         /// Ops that can be called.
         pub(crate) const CALLABLE: &[&str] = &[$(stringify!($op)),*];
 
-        fn dispatch(bound: &Bound<'_>, device: &dyn Device, route: Route) -> Result<(), OpError> {
-            match bound.call.op.name {
+        fn dispatch(placed: &PlacedCall<'_>, device: &dyn Device, route: Route) -> Result<(), OpError> {
+            match placed.call.op.name {
                 $(stringify!($op) => {
-                    let args = args::$Args { $($arg: bound.$kind(stringify!($arg))),* };
+                    let args = args::$Args { $($arg: placed.$kind(stringify!($arg))),* };
                     match route {
                         Route::Trait => device.$op(&args),
                         Route::Kernel => device.dispatch(&args),
                     }
                 })*
+                other => panic!("no call of {other}: run `cargo xtask codegen`"),
+            }
+        }
+
+        fn visit(placed: &PlacedCall<'_>, f: &mut dyn FnMut(&dyn OpCall)) {
+            match placed.call.op.name {
+                $(stringify!($op) => f(&args::$Args { $($arg: placed.$kind(stringify!($arg))),* }),)*
                 other => panic!("no call of {other}: run `cargo xtask codegen`"),
             }
         }

@@ -59,7 +59,7 @@ fn is_refusal(result: Result<(), RunError>, wrong: &Wrong) -> Result<(), String>
     let op = wrong.call.op.name;
     match result {
         Ok(()) => Err("it was accepted".to_owned()),
-        Err(RunError::Gap(name)) => Err(format!("it wrote outside of {name}")),
+        Err(RunError::Gap(name) | RunError::Outside(name, _)) => Err(format!("it wrote outside of {name}")),
         Err(RunError::Upload(error)) => Err(format!("the arguments cannot be uploaded: {error}")),
         Err(RunError::Op(OpError::DeviceLost(text))) => Err(format!("it lost the device: {text}")),
         Err(RunError::Op(OpError::Unsupported { .. })) => Ok(()),

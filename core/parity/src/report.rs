@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Facts, Level, ShapeClass};
+use crate::finding::{Finding, findings};
 use crate::outcome::Outcome;
 
 /// What was tested by what.
@@ -48,6 +49,9 @@ pub struct Line {
     pub seconds: f64,
     /// Command line that runs this case alone.
     pub rerun: String,
+    /// Absolute path of the file with its call, for `deepinfer replay`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<String>,
 }
 
 impl Line {
@@ -72,6 +76,30 @@ pub struct Cell {
     pub worst: Option<f64>,
     /// Whether some error has no such share: wrong bits where bits must be equal, or a value that is not finite.
     pub is_unbounded: bool,
+    /// Name of the case with that error; of failures, of which one has no share, the first such.
+    pub worst_case: Option<String>,
+    /// Its file for `deepinfer replay`, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<String>,
+}
+
+impl Cell {
+    /// Counts a case; `share` is its error as a share of what is allowed, infinite where it has none.
+    fn count(&mut self, line: &Line, share: Option<f64>) {
+        self.cases += 1;
+        self.failures += usize::from(matches!(line.outcome, Outcome::Failed(_)));
+        let worst = if self.is_unbounded { Some(f64::INFINITY) } else { self.worst };
+        let is_worse = match (share, worst) {
+            (Some(share), Some(worst)) => share > worst,
+            (share, worst) => share.is_some() || (worst.is_none() && line.bundle.is_some() && self.bundle.is_none()),
+        };
+        if is_worse {
+            (self.worst_case, self.bundle) = (Some(line.name.clone()), line.bundle.clone());
+        }
+        let finite = share.filter(|share| share.is_finite());
+        self.is_unbounded |= share.is_some() && finite.is_none();
+        self.worst = self.worst.into_iter().chain(finite).reduce(f64::max);
+    }
 }
 
 /// Results of one op.
@@ -128,6 +156,8 @@ pub struct Report {
     pub unsupported: usize,
     /// Expected failures that do not occur.
     pub unexpected_passes: Vec<String>,
+    /// What the failures that were not expected have in common.
+    pub findings: Vec<Finding>,
     /// By op, in the order in which they ran.
     pub ops: Vec<OpSummary>,
     /// Cases that failed, expected or not.
@@ -170,6 +200,7 @@ impl Report {
             expected_failures: count(|op| op.expected_failures),
             unsupported: count(|op| op.unsupported),
             unexpected_passes,
+            findings: findings(&lines),
             failed: lines.iter().filter(|line| matches!(line.outcome, Outcome::Failed(_))).cloned().collect(),
             ops,
             lines,
@@ -203,19 +234,15 @@ fn summary<'a>(op: &str, lines: impl Iterator<Item = &'a Line>) -> OpSummary {
             failures: 0,
             worst: None,
             is_unbounded: false,
+            worst_case: None,
+            bundle: None,
         });
-        cell.cases += 1;
         let share = match &line.outcome {
             Outcome::Passed { share } => *share,
             Outcome::Unsupported { .. } => None,
-            Outcome::Failed(failure) => {
-                cell.failures += 1;
-                let share = failure.worst.as_ref().and_then(|worst| worst.share());
-                cell.is_unbounded |= failure.worst.is_some() && share.is_none();
-                share
-            }
+            Outcome::Failed(failure) => failure.worst.as_ref().map(|worst| worst.share().unwrap_or(f64::INFINITY)),
         };
-        cell.worst = cell.worst.into_iter().chain(share).reduce(f64::max);
+        cell.count(line, share);
     }
     out.worst = cells.into_values().collect();
     out

@@ -3,12 +3,16 @@
 use deepinfer_ops::{Device, OpError};
 use deepinfer_oracle::{Call, Disagreement, HostTensor, Mismatch, Outputs, Value, first_difference};
 
+use deepinfer_runtime::{OpenDevice, conformance};
+
 use crate::case::{Case, Check};
+use crate::fault::Fault;
 use crate::generate::{Calls, OpSpec, Rows, poisoned};
 use crate::outcome::{Failure, Outcome};
 use crate::place::{Layout, Route, RunError, run};
 use crate::refuse::{self, Wrong};
 use crate::rng::SplitMix64;
+use crate::{concurrent, present, recorded};
 
 /// A call that went wrong, and what the backend wrote, where it wrote something.
 #[derive(Clone)]
@@ -45,12 +49,12 @@ pub fn run_call(device: &dyn Device, call: &Call) -> Result<Outputs, CallError> 
         RunError::Op(OpError::Unsupported { reason, .. }) => CallError::Unsupported(reason),
         RunError::Op(error) => CallError::Refused(error),
         RunError::Upload(error) => CallError::Upload(error),
-        RunError::Gap(name) => unreachable!("contiguous rows have no gap: {name}"),
+        RunError::Gap(name) | RunError::Outside(name, _) => unreachable!("nothing around {name} is looked at"),
     })
 }
 
 /// Why a case does not pass.
-enum Problem {
+pub(crate) enum Problem {
     /// The backend declines the call.
     Unsupported(String),
     /// Something is wrong.
@@ -59,13 +63,28 @@ enum Problem {
 
 impl From<String> for Problem {
     fn from(problem: String) -> Self {
-        Self::Wrong(Failure { problem, worst: None }, None)
+        Self::Wrong(Failure::new(problem), None)
     }
 }
 
 impl Problem {
+    /// A failure of a kind.
+    pub(crate) fn named(fault: Fault, problem: impl Into<String>) -> Self {
+        Self::Wrong(Failure::new(problem).of(fault), None)
+    }
+
+    /// The same, of a kind, unless that is known better.
+    pub(crate) fn or_named(self, fault: Fault) -> Self {
+        match self {
+            Self::Wrong(failure, evidence) => {
+                Self::Wrong(Failure { fault: failure.fault.or(Some(fault)), ..failure }, evidence)
+            }
+            declined @ Self::Unsupported(_) => declined,
+        }
+    }
+
     /// Keeps a call with the failure that it made.
-    fn of(self, call: &Call, found: Option<&Outputs>) -> Self {
+    pub(crate) fn of(self, call: &Call, found: Option<&Outputs>) -> Self {
         match self {
             Self::Wrong(failure, _) => {
                 Self::Wrong(failure, Some(Box::new(Evidence { call: call.clone(), found: found.cloned() })))
@@ -79,7 +98,7 @@ impl Problem {
 ///
 /// # Panics
 /// If the op has no case of this check and number.
-pub fn run_case(device: &dyn Device, case: &Case) -> Outcome {
+pub fn run_case(device: &OpenDevice, case: &Case) -> Outcome {
     run_case_with_evidence(device, case).0
 }
 
@@ -87,19 +106,28 @@ pub fn run_case(device: &dyn Device, case: &Case) -> Outcome {
 ///
 /// # Panics
 /// As [`run_case`].
-pub fn run_case_with_evidence(device: &dyn Device, case: &Case) -> (Outcome, Option<Evidence>) {
-    let spec = case.spec();
+pub fn run_case_with_evidence(device: &OpenDevice, case: &Case) -> (Outcome, Option<Evidence>) {
+    let (spec, call) = (case.spec(), || case.call().0);
+    // A check of bits is of one kind; what it finds first may be of another.
+    let bits = |result: Result<(), Problem>, fault| result.map_err(|problem| problem.or_named(fault)).map(|()| None);
     let share = match case.check {
-        Check::Value => agrees(device, &case.call().0).map(Some),
-        Check::Poison => agrees(device, &poisoned(&case.call().0, 0xA5)).map(Some),
-        Check::Empty => accepted(device, &case.call().0, Layout::Contiguous).map(|_| None),
-        Check::Refusal | Check::Malformed => refuses(device, spec, case).map(|()| None),
-        Check::Strided => strides_change_no_bit(device, &case.call().0).map(|()| None),
-        Check::Twice => twice_the_same(device, &case.call().0).map(|()| None),
+        Check::StructSize => present::any_length_is_taken(device, &call(), case.number).map(|()| None),
+        Check::UnknownValue => present::unknown_values_are_refused(device, &call(), case.number).map(|()| None),
+        Check::Honesty => honest(device, &call()).map(|()| None),
+        Check::Value => agrees(device, &call()).map(Some),
+        Check::Poison => agrees(device, &poisoned(&call(), 0xA5)).map(Some),
+        Check::Empty => accepted(device, &call(), Layout::Contiguous).map(|_| None),
+        Check::Refusal | Check::Malformed => bits(refuses(device, spec, case), Fault::Refusal),
+        Check::Bounds => accepted(device, &call(), Layout::Guarded).map(|_| None),
+        Check::Strided => bits(strides_change_no_bit(device, &call()), Fault::Strides),
+        Check::Twice => bits(twice_the_same(device, &call()), Fault::NotDeterministic),
+        Check::Workspace => bits(workspace_does_not_matter(device, &call()), Fault::StaleWorkspace),
         Check::Rows => {
             let rng = SplitMix64(case.number as u64);
-            rows_are_independent(device, spec.rows, &case.call().0, rng).map(|()| None)
+            bits(rows_are_independent(device, spec.rows, &call(), rng), Fault::BatchDependent)
         }
+        Check::Streams => bits(concurrent::streams_do_not_mix(device, &case.pair()), Fault::StreamRace),
+        Check::Replay => bits(recorded::replay_gives_the_same(device, spec.rows, &call()), Fault::Replay),
     };
     match share {
         Ok(share) => (Outcome::Passed { share }, None),
@@ -109,16 +137,36 @@ pub fn run_case_with_evidence(device: &dyn Device, case: &Case) -> (Outcome, Opt
 }
 
 /// Runs a call that must be accepted, unless the backend lacks this form of the op.
-fn accepted(device: &dyn Device, call: &Call, layout: Layout) -> Result<Outputs, Problem> {
+pub(crate) fn accepted(device: &dyn Device, call: &Call, layout: Layout) -> Result<Outputs, Problem> {
     let rows = if layout == Layout::Strided { "with gaps between its rows " } else { "" };
-    run(device, call, layout, Route::Trait).map_err(|error| match error {
-        RunError::Op(OpError::Unsupported { reason, .. }) => Problem::Unsupported(reason),
-        RunError::Op(error) => Problem::from(format!("a valid call {rows}was refused: {error}")).of(call, None),
-        RunError::Upload(error) => Problem::from(format!("the arguments cannot be uploaded: {error}")).of(call, None),
+    run(device, call, layout, Route::Trait).map_err(|error| problem_of(error, call, rows))
+}
+
+/// Why a call that must be accepted gave nothing. `how` says what is special about it.
+pub(crate) fn problem_of(error: RunError, call: &Call, how: &str) -> Problem {
+    let problem = match error {
+        RunError::Op(OpError::Unsupported { reason, .. }) => return Problem::Unsupported(reason),
+        RunError::Op(error @ OpError::Dishonest { .. }) => Problem::named(Fault::LyingSupports, error.to_string()),
+        RunError::Op(error) => Problem::from(format!("a valid call {how}was refused: {error}")),
+        RunError::Upload(error) => Problem::from(format!("the arguments cannot be uploaded: {error}")),
         RunError::Gap(name) => {
-            Problem::from(format!("the gaps between the rows of {name} were written")).of(call, None)
+            Problem::named(Fault::OutOfBounds, format!("the gaps between the rows of {name} were written"))
         }
-    })
+        RunError::Outside(name, at) => {
+            Problem::named(Fault::OutOfBounds, format!("memory outside of {name} was written, {at} of it"))
+        }
+    };
+    problem.of(call, None)
+}
+
+/// A call is not declined when it is run, whatever else becomes of it.
+fn honest(device: &dyn Device, call: &Call) -> Result<(), Problem> {
+    match run(device, call, Layout::Contiguous, Route::Kernel) {
+        Err(error @ RunError::Op(OpError::Dishonest { .. } | OpError::Unsupported { .. })) => {
+            Err(problem_of(error, call, ""))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The largest error, as a share of what is allowed.
@@ -134,11 +182,11 @@ fn agrees(device: &dyn Device, call: &Call) -> Result<f64, Problem> {
 }
 
 fn differs(problem: &str, mismatch: Box<Mismatch>) -> Problem {
-    Problem::Wrong(Failure { problem: problem.to_owned(), worst: Some(mismatch) }, None)
+    Problem::Wrong(Failure { worst: Some(mismatch), ..Failure::new(problem) }, None)
 }
 
 /// The bits of both must be equal. What a NaN carries through an addition is not defined.
-fn same_bits(when: &str, found: &Outputs, wanted: &Outputs) -> Result<(), Problem> {
+pub(crate) fn same_bits(when: &str, found: &Outputs, wanted: &Outputs) -> Result<(), Problem> {
     for (name, wanted) in wanted {
         let found = &found[name];
         if !found.same_but_nan(wanted) {
@@ -159,6 +207,22 @@ fn twice_the_same(device: &dyn Device, call: &Call) -> Result<(), Problem> {
     let first = accepted(device, call, Layout::Contiguous)?;
     let second = accepted(device, call, Layout::Contiguous)?;
     same_bits("from one call to the next", &second, &first).map_err(|problem| problem.of(call, Some(&second)))
+}
+
+/// What an op of this stream leaves in the workspace is no matter of the next one: nor are zeros, nor NaNs.
+fn workspace_does_not_matter(device: &OpenDevice, call: &Call) -> Result<(), Problem> {
+    let fill = |byte| conformance::fill_workspace(device, byte).map_err(|e| Problem::from(e.to_string()));
+    // The first call makes the workspace.
+    accepted(device, call, Layout::Contiguous)?;
+    fill(0)?;
+    let cleared = accepted(device, call, Layout::Contiguous)?;
+    for byte in [0xFF, 0x3C] {
+        fill(byte)?;
+        let found = accepted(device, call, Layout::Contiguous)?;
+        let when = format!("when the workspace is full of {byte:#04x} instead of zeros");
+        same_bits(&when, &found, &cleared).map_err(|problem| problem.of(call, Some(&found)))?;
+    }
+    Ok(())
 }
 
 /// The wrong call is refused, and the right one that it derives from still runs.

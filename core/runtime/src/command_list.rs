@@ -271,6 +271,9 @@ pub(crate) struct Recorder {
     not_capturable: Option<&'static str>,
 }
 
+// SAFETY: as `CommandList`, which it becomes; the keys of `memory` are compared, never read.
+unsafe impl Send for Recorder {}
+
 impl Recorder {
     /// Records an op of an implementation; `plan` is `None` when it is called directly.
     ///

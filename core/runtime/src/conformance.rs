@@ -186,8 +186,12 @@ pub enum Presented {
 pub enum Answer {
     /// It ran.
     Ran,
+    /// It was planned, and not run: what the plan needs is not part of so short an answer.
+    Planned,
     /// `supports` declined it.
     Declined,
+    /// The call does not have the argument in question.
+    Absent,
     /// It was refused by this function of the plugin.
     Refused(&'static str, PluginError),
 }
@@ -274,6 +278,11 @@ unsafe fn present_raw(
             let arg = info.args.iter().find(|arg| arg.name == name).expect("an argument of the op");
             &mut *head.byte_add(arg.offset).cast::<DiTensor>()
         };
+        if let Presented::ElementType(name) | Presented::Layout(name) | Presented::Scheme(name) = how
+            && tensor(name).bits == 0
+        {
+            return Ok(Answer::Absent);
+        }
         match how {
             Presented::OpId => (*head).op_id = UNKNOWN,
             Presented::OpVersion => (*head).op_version = UNKNOWN,
@@ -322,12 +331,16 @@ unsafe fn present_raw(
         if let Some(error) = made {
             return Ok(Answer::Refused("plan", error));
         }
-        // SAFETY: as many bytes of it are readable as `struct_size` says.
-        let mut plan_info = unsafe { read_sized::<DiPlanInfo>(out.start().cast()) }?;
         if plan_bytes < size_of::<DiPlanInfo>() {
-            // A core that does not know how much workspace is wanted gives none; only the plan is on trial.
-            plan_info.workspace_bytes = 0;
+            // A core that does not read how much workspace is wanted cannot run the plan; only making it is on trial.
+            if let Some(destroy) = entry.plan_destroy.filter(|_| !plan.is_null()) {
+                // SAFETY: just made, destroyed once.
+                unsafe { destroy(backend.raw, plan) };
+            }
+            return Ok(Answer::Planned);
         }
+        // SAFETY: as many bytes of it are readable as `struct_size` says.
+        let plan_info = unsafe { read_sized::<DiPlanInfo>(out.start().cast()) }?;
         if plan_info.workspace_bytes > 0 {
             let align = u64::from(plan_info.workspace_align).max(256);
             let memory = Buffer::new(opened, plan_info.workspace_bytes, align).map_err(|e| e.to_string())?;

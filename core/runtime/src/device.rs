@@ -618,6 +618,12 @@ fn check_same(target: &Tensor, source: &Tensor) -> Result<(), ArgError> {
     Ok(())
 }
 
+/// What the type promises.
+const _: fn() = || {
+    fn may_move<T: Send>() {}
+    may_move::<OpenDevice>();
+};
+
 impl std::fmt::Debug for OpenDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "device {} ({}) of {:?}", self.info.index, self.info.name, self.loaded_backend())

@@ -5,7 +5,7 @@ use deepinfer_oracle::{Call, HostTensor, Value};
 
 use super::{Content, Generator, OpSpec, Refusal, Rows};
 
-use Content::{Equal, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
+use Content::{Equal, Huge, Infinite, Nan, Plain, Ties, Tiny, Wide, Zeros};
 
 pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
@@ -123,7 +123,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         generate: fused_sample,
         rows: Rows::Any("N"),
         empty: &["N", "V"],
-        contents: &[Plain, Wide, Equal, Zeros, Nan, Infinite],
+        contents: &[Plain, Wide, Ties, Equal, Zeros, Nan, Infinite],
         refusals: &[Refusal { names: &["position"], change: |call| set_int(call, "position", 0, -1) }],
     },
 ];

@@ -63,6 +63,8 @@ pub enum Content {
     Huge,
     /// One value everywhere.
     Equal,
+    /// A few values, each in many places.
+    Ties,
     /// Zeros of both signs.
     Zeros,
     /// Plain with NaN here and there.
@@ -86,6 +88,7 @@ impl Content {
                 Content::Tiny => sign(rng) * power(rng, -149, -120) as f32,
                 Content::Huge => sign(rng) * (3e38 * rng.unit()) as f32,
                 Content::Equal => common,
+                Content::Ties => rng.pick(&[-1.0, 0.0, -0.0, 1.0, 1.0, 2.0]),
                 Content::Zeros => sign(rng) * 0.0,
                 Content::Nan if rng.one_in(20) => f32::from_bits(rng.pick(&[0x7FC0_0000, 0xFFC1_2345])),
                 Content::Infinite if rng.one_in(20) => sign(rng) * f32::INFINITY,
@@ -286,6 +289,16 @@ impl Calls {
     pub(crate) fn new(spec: &'static OpSpec, seed: u64) -> Self {
         let op = op_by_name(spec.name).unwrap_or_else(|| panic!("no op {}", spec.name));
         Self { spec, op, combinations: format_combinations(op), seed }
+    }
+
+    /// The op.
+    pub(crate) fn op(&self) -> &'static OpInfo {
+        self.op
+    }
+
+    /// How many combinations of formats there are: calls whose numbers differ by this have the same formats.
+    pub(crate) fn combinations(&self) -> usize {
+        self.combinations.len()
     }
 
     /// How many calls cover the op: several of each combination of formats.

@@ -3,7 +3,7 @@
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
 
-use Content::{Equal, Infinite, Nan, Plain, Wide, Zeros};
+use Content::{Equal, Infinite, Nan, Plain, Ties, Wide, Zeros};
 use deepinfer_ops::Format;
 use deepinfer_oracle::{CacheEntries, Call, HostTensor, Value};
 
@@ -50,7 +50,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         generate: topk_select,
         rows: Rows::Any("T"),
         empty: &["T", "N", "K"],
-        contents: &[Plain, Equal, Zeros, Nan, Infinite],
+        contents: &[Plain, Ties, Equal, Zeros, Nan, Infinite],
         refusals: &[],
     },
     OpSpec {
@@ -174,8 +174,8 @@ fn candidate_block_max(g: &mut Generator) {
 fn topk_select(g: &mut Generator) {
     let (t, n, k) = (g.rows(), g.rng.pick(&[1, 31, 33, 2048]), g.rng.pick(&[1, 2, 8, 32, 512]));
     g.subject("scores", &[t, n]);
-    if g.rng.one_in(3) {
-        // Few different values, and many columns that may not be seen.
+    if g.content == Ties && g.rng.one_in(2) {
+        // Many columns that may not be seen, too.
         let values: Vec<f32> =
             (0..t * n).map(|_| g.rng.pick(&[-1.0, 0.0, -0.0, 1.0, f32::NEG_INFINITY, f32::NEG_INFINITY])).collect();
         g.values("scores", &[t, n], &values);

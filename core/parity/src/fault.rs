@@ -1,0 +1,74 @@
+//! Kinds of faults, by name: what a failure says of the backend beyond its own case.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A kind of fault. A check that can only fail in one way knows it; of wrong values it is concluded from what the cases that
+/// fail have in common ([`crate::findings`]).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// The process ended or did not answer.
+    Crash,
+    /// A longer argument struct than the plugin's is refused.
+    SizeEquality,
+    /// A struct is read or written beyond the bytes that it has.
+    OverRead,
+    /// A value that nobody knows is taken for one that has a meaning.
+    UnknownValue,
+    /// A call that `supports` accepts is declined when it is run.
+    LyingSupports,
+    /// A stream does not wait for an event.
+    EventWait,
+    /// Memory outside of the tensors is written.
+    OutOfBounds,
+    /// Wrong values in rows that are no multiple of a vector.
+    RaggedEdge,
+    /// Another choice among equal values.
+    TieBreak,
+    /// A NaN does not reach the result.
+    NanSwallowed,
+    /// Wrong values with one format only.
+    OneFormat,
+    /// Wrong values without a pattern.
+    WrongResult,
+    /// Some of an output is left as it was.
+    UnwrittenOutput,
+    /// The result depends on what lay in the workspace.
+    StaleWorkspace,
+    /// A row depends on the rows beside it.
+    BatchDependent,
+    /// The same call gives other bits the next time.
+    NotDeterministic,
+    /// Gaps between rows change the result.
+    Strides,
+    /// Work on two streams mixes.
+    StreamRace,
+    /// Recorded work gives other bits than the calls.
+    Replay,
+    /// A wrong argument is accepted, or refused without a name.
+    Refusal,
+    /// A layer over the backend reports a breach.
+    Layer,
+    /// Any other rule.
+    Rule,
+}
+
+impl fmt::Display for Fault {
+    /// The name, as `ragged-edge`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_report() {
+        assert_eq!(Fault::RaggedEdge.to_string(), "ragged-edge");
+        assert_eq!(serde_json::to_string(&Fault::NanSwallowed).unwrap(), "\"nan-swallowed\"");
+    }
+}
