@@ -32,6 +32,29 @@ static uint64_t pages(int name) {
   return count > 0 && bytes > 0 ? (uint64_t)count * (uint64_t)bytes : 0;
 }
 
+/* The device's own memory and what it reads of the host's: here the same. */
+#define SPACES 2u
+
+static DiError *check_space(uint32_t space) {
+  if (space < SPACES) return NULL;
+  return di_refuse(device_call, "memory space %" PRIu32 " does not exist; there are 0 and 1", space);
+}
+
+static DiError *space_info(DiBackend *b, uint32_t device, uint32_t i, DiSpaceInfo *out) {
+  DiSpaceInfo info;
+  DiError *error = check_index(device);
+  (void)b;
+  if (error != NULL || (error = check_space(i)) != NULL) return error;
+  memset(&info, 0, sizeof info);
+  info.space_id = i;
+  info.kind = i == 0 ? DI_SPACE_DEVICE : DI_SPACE_HOST_PINNED;
+  info.min_align = sizeof(void *);
+  info.granularity = 1;
+  info.total_bytes = pages(_SC_PHYS_PAGES);
+  di_fill_struct(out, &info, sizeof info);
+  return NULL;
+}
+
 static DiError *device_info(DiBackend *b, uint32_t i, DiDeviceInfo *out) {
   DiDeviceInfo info;
   DiError *error = check_index(i);
@@ -44,7 +67,7 @@ static DiError *device_info(DiBackend *b, uint32_t i, DiDeviceInfo *out) {
   info.arch = di_str("portable C");
   info.total_bytes = pages(_SC_PHYS_PAGES);
   info.numa_node = -1;
-  info.n_spaces = 2;
+  info.n_spaces = SPACES;
   info.compute_units = 1;
   di_fill_struct(out, &info, sizeof info);
   return NULL;
@@ -61,11 +84,6 @@ static DiError *device_open(DiBackend *b, uint32_t i, const DiExt *ext, DiDevice
 static void device_close(DiBackend *b, DiDevice *device) {
   (void)b;
   free(device);
-}
-
-static DiError *check_space(uint32_t space) {
-  if (space <= DI_SPACE_HOST_PINNED) return NULL;
-  return di_refuse(device_call, "memory space %" PRIu32 " does not exist; there are 0 and 1", space);
 }
 
 static DiError *device_mem_info(DiBackend *b, DiDevice *device, uint32_t space, uint64_t *free_b, uint64_t *total_b) {
@@ -176,7 +194,7 @@ static DiError *fill(DiBackend *b, DiStream *stream, void *dst, uint32_t pattern
   return NULL;
 }
 
-/* What is not named stays NULL: the optional functions, which a backend may lack. */
+/* What is not named stays NULL: other optional functions, which a backend may lack. */
 const DiRuntimeApi runtime = {
     .struct_size = sizeof(DiRuntimeApi),
     .device_count = device_count,
@@ -197,4 +215,5 @@ const DiRuntimeApi runtime = {
     .event_sync = event_sync,
     .copy = copy,
     .fill = fill,
+    .space_info = space_info,
 };

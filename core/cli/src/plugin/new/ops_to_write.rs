@@ -29,7 +29,7 @@ pub(crate) fn listing(lang: Language, profile: &str, written: &[&str]) -> String
     let introduction = OPS.lines().filter(|line| INTRODUCTION.iter().any(|begin| line.starts_with(begin)));
     introduction.for_each(|line| add(&mut text, &format!("\n{line}")));
     for op in ops {
-        add(&mut text, &format!("\n\n---- {op} ----\n\n{}\n\n{}", signature(lang, op), section(op)));
+        add(&mut text, &format!("\n---- {op} ----\n\n{}\n\n{}", signature(lang, op), section(op)));
     }
     let mut comments = String::new();
     for line in text.lines().flat_map(|line| wrap(line, WIDTH)) {
@@ -50,9 +50,9 @@ fn signature(lang: Language, op: &str) -> String {
     let camel: String = op.split('_').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
     match lang {
         Language::Rust => format!("fn {op}(cx: &Cx<'_>, mut a: {camel}Args<'_>) -> Result<(), Fault>"),
-        Language::C => format!(
-            "DiError *{op}(DiBackend *, DiPlan *, DiStream *, const DiOpHeader *); the last is a DiArgs{camel}V{version}"
-        ),
+        Language::C => {
+            format!("DiError *{op}(DiBackend *, DiPlan *, DiStream *, const DiOpHeader *);\nDiArgs{camel}V{version}")
+        }
         Language::Cpp => format!("void {op}(const deepinfer::Call<DiArgs{camel}V{version}> &);"),
     }
 }
@@ -70,12 +70,13 @@ fn section(op: &str) -> String {
             _ => add(&mut text, line),
         }
     }
-    text
+    text.trim_end().to_owned()
 }
 
 /// A row of the table: name, role, shape, formats, meaning.
 fn argument(row: &str) -> String {
-    let cells: Vec<&str> = row.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+    let plain = row.replace('`', "");
+    let cells: Vec<&str> = plain.trim_matches('|').split('|').map(str::trim).collect();
     let [name, role, shape, formats, meaning] = cells[..] else { return row.to_owned() };
     let place = [role, shape, formats].into_iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join(" ");
     format!("  {name}: {place}. {meaning}")
@@ -115,6 +116,7 @@ mod tests {
     fn rows_become_lines() {
         assert_eq!(argument("| `x` | in | [T, N] | F32, BF16 | Rows. |"), "  x: in [T, N] F32, BF16. Rows.");
         assert_eq!(argument("| `eps` | scalar |  | f32 | Added. |"), "  eps: scalar f32. Added.");
+        assert_eq!(argument("| `out` | out | [T] | as `x` | Sums. |"), "  out: out [T] as x. Sums.");
     }
 
     /// Every op of the profile is listed with its meaning and contract, and every line is a comment.

@@ -70,6 +70,10 @@ const CPP: &[(&str, &str)] = templates! {
 };
 
 const WORKFLOW: &str = include_str!("../../../templates/plugin-shared/parity.yml");
+/// Lines of the workflow that build a Rust project: the path of the SDK is that of the author's machine.
+const CARGO_BUILD: &str = "\
+sed -i \"s|^deepinfer-plugin-api = .*|deepinfer-plugin-api = { path = \\\"$RUNNER_TEMP/deepinfer/plugin-api\\\" }|\" Cargo.toml
+          cargo build --release";
 /// Ops that a new project has.
 const WRITTEN: &[&str] = &["gather"];
 
@@ -140,7 +144,7 @@ impl Project<'_> {
 
     /// Puts the values into a template.
     fn fill(&self, path: &str, template: &str) -> anyhow::Result<String> {
-        let build = if self.lang == Language::Rust { "cargo build --release" } else { "make" };
+        let build = if self.lang == Language::Rust { CARGO_BUILD } else { "make" };
         // A JSON string is a TOML string, too.
         let sdk = serde_json::Value::from(self.sdk.unwrap_or_default()).to_string();
         let words = [

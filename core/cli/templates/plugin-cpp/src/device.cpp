@@ -28,8 +28,11 @@ static void check_index(std::uint32_t i) {
   if (i != 0) throw std::invalid_argument("device " + std::to_string(i) + " does not exist; there is device 0");
 }
 
+/* The device's own memory and what it reads of the host's: here the same. */
+constexpr std::uint32_t spaces = 2;
+
 static void check_space(std::uint32_t space) {
-  if (space > DI_SPACE_HOST_PINNED)
+  if (space >= spaces)
     throw std::invalid_argument("memory space " + std::to_string(space) + " does not exist; there are 0 and 1");
 }
 
@@ -48,8 +51,20 @@ static void device_info(DiBackend &, std::uint32_t i, DiDeviceInfo *out) {
   info.arch = di_str("portable C++");
   info.total_bytes = page_bytes(_SC_PHYS_PAGES);
   info.numa_node = -1;
-  info.n_spaces = 2;
+  info.n_spaces = spaces;
   info.compute_units = 1;
+  di_fill_struct(out, &info, sizeof info);
+}
+
+static void space_info(DiBackend &, std::uint32_t device, std::uint32_t i, DiSpaceInfo *out) {
+  check_index(device);
+  check_space(i);
+  DiSpaceInfo info{};
+  info.space_id = i;
+  info.kind = i == 0 ? DI_SPACE_DEVICE : DI_SPACE_HOST_PINNED;
+  info.min_align = alignof(std::max_align_t);
+  info.granularity = 1;
+  info.total_bytes = page_bytes(_SC_PHYS_PAGES);
   di_fill_struct(out, &info, sizeof info);
 }
 
@@ -104,7 +119,7 @@ static void fill(DiBackend &, DiStream *, void *dst, std::uint32_t pattern, std:
     static_cast<unsigned char *>(dst)[i] = static_cast<unsigned char>(pattern >> 8 * (i % pattern_bytes));
 }
 
-/* What is not named stays null: the optional functions, which a backend may lack. */
+/* What is not named stays null: other optional functions, which a backend may lack. */
 DiRuntimeApi runtime_table() {
   using deepinfer::fallible;
   using deepinfer::infallible;
@@ -128,5 +143,6 @@ DiRuntimeApi runtime_table() {
   table.event_sync = fallible<event_sync>;
   table.copy = fallible<copy>;
   table.fill = fallible<fill>;
+  table.space_info = fallible<space_info>;
   return table;
 }
