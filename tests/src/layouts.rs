@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::mem::{align_of, offset_of, size_of};
 
+use deepinfer_plugin_api::OpInfo;
 use deepinfer_plugin_api::abi::*;
 use deepinfer_plugin_api::generated::OPS;
 
@@ -17,6 +18,15 @@ pub struct Layout {
     pub align: usize,
     /// Names and offsets, in order.
     pub fields: Vec<(&'static str, usize)>,
+}
+
+impl Layout {
+    /// Every size that ends between two fields, with the first field that is missing then: from the struct that has nothing
+    /// but its size to the whole one.
+    pub fn ends(&self) -> impl Iterator<Item = (usize, Option<&'static str>)> {
+        let cut = self.fields.iter().skip(1).map(|&(field, offset)| (offset, Some(field)));
+        cut.chain([(self.size, None)])
+    }
 }
 
 /// Layouts of the named structs. A field that is left out does not compile: the pattern must name all of them.
@@ -97,13 +107,22 @@ pub fn fixed_structs() -> Vec<Layout> {
 
 /// Argument structs, as the reflection rows describe them: layers and recorders trust these offsets.
 pub fn argument_structs() -> Vec<Layout> {
-    let of = |op: &&deepinfer_plugin_api::OpInfo| Layout {
-        name: format!("DiArgs{}V{}", camel(op.name), op.version),
+    OPS.iter().map(|op| argument_struct(op)).collect()
+}
+
+/// The argument struct of an op.
+pub fn argument_struct(op: &OpInfo) -> Layout {
+    Layout {
+        name: argument_struct_name(op),
         size: op.args_size,
         align: align_of::<DiOpHeader>(),
         fields: std::iter::once(("h", 0)).chain(op.args.iter().map(|a| (a.name, a.offset))).collect(),
-    };
-    OPS.iter().map(of).collect()
+    }
+}
+
+/// Name of the argument struct of an op.
+pub fn argument_struct_name(op: &OpInfo) -> String {
+    format!("DiArgs{}V{}", camel(op.name), op.version)
 }
 
 /// Every constant of the header that is a number.

@@ -10,6 +10,7 @@ use deepinfer_plugin_api::{Format, kernel};
 
 kernel!(RmsNorm, rms_norm, impl_name = "panics", priority = 10);
 
+#[allow(clippy::needless_pass_by_value, reason = "the form of a kernel")]
 fn rms_norm(_: &Cx<'_>, a: RmsNormArgs<'_>) -> Result<(), Fault> {
     panic!("a bug of the kernel, in rows of {}", a.dims.n)
 }
