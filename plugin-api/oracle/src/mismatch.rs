@@ -51,6 +51,14 @@ impl Mismatch {
         self.distance.as_ref().and_then(Distance::share)
     }
 
+    /// Where the element is, in words: `out[3, 7]`, or `scale 2 of out`.
+    pub fn place(&self) -> String {
+        match self.part.as_str() {
+            "" => format!("{}{:?}", self.argument, self.index()),
+            part => format!("{part} {} of {}", self.element, self.argument),
+        }
+    }
+
     /// Index of the element in each dimension.
     fn index(&self) -> Vec<usize> {
         let mut rest = self.element;
@@ -71,13 +79,8 @@ impl Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { argument, part, element, found, found_bits, wanted, wanted_bits, .. } = self;
-        if part.is_empty() {
-            write!(f, "{argument}{:?}", self.index())?;
-        } else {
-            write!(f, "{part} {element} of {argument}")?;
-        }
-        write!(f, " is {found} ({found_bits}), expected {wanted} ({wanted_bits}): ")?;
+        let Self { found, found_bits, wanted, wanted_bits, .. } = self;
+        write!(f, "{} is {found} ({found_bits}), expected {wanted} ({wanted_bits}): ", self.place())?;
         let Some(distance) = self.distance else { return f.write_str("no error is allowed") };
         let Distance { error, rounding, allowed } = distance;
         write!(f, "error {error:.3e}, allowed {allowed:.3e} and {rounding:.3e} for the last rounding")?;

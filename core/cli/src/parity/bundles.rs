@@ -1,0 +1,90 @@
+//! Files of calls: those that parity keeps of failures, and those that `deepinfer replay` makes again.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use deepinfer_oracle::bundle::EXTENSION;
+use deepinfer_oracle::{Bundle, Found};
+use deepinfer_parity::{Case, Evidence, Failure};
+
+use super::task::Task;
+use crate::terminal;
+
+/// Largest file that is taken for a bundle.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Where the bundle of a case lies in a folder.
+pub(crate) fn path_of(folder: &Path, case: &Case) -> PathBuf {
+    folder.join(format!("{}.seed-{}.{EXTENSION}", case.to_string().replace('/', "."), case.seed))
+}
+
+/// The whole path of a folder for bundles, which is made if it is not there.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn folder(path: &Path) -> anyhow::Result<PathBuf> {
+    let made = std::fs::create_dir_all(path).and_then(|()| path.canonicalize());
+    made.with_context(|| format!("cannot write bundles to {}", path.display()))
+}
+
+/// Removes what an earlier run has kept of these cases: what is there after this run is of this run.
+///
+/// # Errors
+/// A file cannot be removed.
+pub(crate) fn remove_old(folder: &Path, tasks: &[Task]) -> anyhow::Result<()> {
+    for task in tasks {
+        let Task::Op(case) = task else { continue };
+        let path = path_of(folder, case);
+        if path.exists() {
+            std::fs::remove_file(&path).with_context(|| format!("cannot replace {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a bundle.
+///
+/// # Errors
+/// The file cannot be read, or is no bundle.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Bundle> {
+    let name = || path.display().to_string();
+    let size = std::fs::metadata(path).with_context(|| format!("cannot read {}", name()))?.len();
+    anyhow::ensure!(size <= MOST_BYTES, "{} has {size} bytes, but no bundle has more than {MOST_BYTES}", name());
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", name()))?;
+    Bundle::from_bytes(&bytes).with_context(name)
+}
+
+/// Writes a bundle.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn write(path: &Path, bundle: &Bundle) -> anyhow::Result<()> {
+    let name = || format!("cannot write {}", path.display());
+    let bytes = bundle.to_bytes().with_context(name)?;
+    std::fs::write(path, bytes).with_context(name)
+}
+
+/// Keeps what went wrong in a case. Should it not be possible, the case has failed all the same.
+pub(crate) fn keep(folder: &Path, case: &Case, failure: &Failure, evidence: Evidence, backend: String) {
+    let found = evidence.found.map(|outputs| Found { backend, outputs });
+    let (name, problem) = (Some(case.to_string()), Some(failure.to_string()));
+    let bundle = Bundle { case: name, seed: Some(case.seed), problem, found, call: evidence.call };
+    if let Err(error) = write(&path_of(folder, case), &bundle) {
+        terminal::warning(&format!("{error:#}"));
+    }
+}
+
+/// The bundle of a case that failed: the one that its process has kept, or else, if it did not live to do so, one that is
+/// made here without results. `None` where the call is wrong on purpose.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn of_failure(folder: &Path, case: &Case, failure: &Failure) -> anyhow::Result<Option<PathBuf>> {
+    let path = path_of(folder, case);
+    if path.exists() {
+        return Ok(Some(path));
+    }
+    let Some(bundle) = case.bundle() else { return Ok(None) };
+    write(&path, &Bundle { problem: Some(failure.to_string()), ..bundle })?;
+    Ok(Some(path))
+}
