@@ -1,6 +1,6 @@
 /* A layer for tests: passes every call on to the backend that it wraps, counts, and by option adds one fault:
  *   fault=fill     a fill is refused, in the layer's name
- *   fault=gather   a gather writes a wrong first byte
+ *   fault=gather   a gather gives zeros
  *   fault=start    the layer declines to start
  *   mute=1         no shutdown function: nobody could end the backend
  * `tag=TEXT` changes nothing and tells two sets of options apart. Built with other switches:
@@ -102,7 +102,7 @@ static DiError *run(DiBackend *b, DiPlan *plan, DiStream *s, const DiOpHeader *h
   DiError *error = entry->run(NEXT(b), plan, s, h);
   if (error == NULL && h->op_id == DI_OP_GATHER && strcmp(b->fault, "gather") == 0) {
     DiArgsGatherV1 *a = (DiArgsGatherV1 *)(uintptr_t)h;
-    *(unsigned char *)a->out.data ^= 0xFF;
+    memset((char *)a->out.data + a->out.byte_offset, 0, a->out.nbytes);
   }
   return error;
 }

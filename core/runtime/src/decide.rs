@@ -196,6 +196,10 @@ impl Deciding<'_> {
         order.sort_by_key(|&index| std::cmp::Reverse(self.candidates[index].priority()));
         let mut usable: Vec<(usize, bool)> = Vec::new();
         for index in order {
+            if let Some(error) = self.candidates[index].problem() {
+                self.pass_over(index, Unfit { reason: error.to_string(), is_at_fault: true });
+                continue;
+            }
             let best = usable.first().map(|&(best, _)| self.candidates[best].priority());
             if let Some(best) = best.filter(|best| *best > self.candidates[index].priority()) {
                 let (path, own) = (self.candidates[index].path().display(), self.candidates[index].priority());
@@ -377,4 +381,127 @@ fn absent_devices(candidate: &Candidate, present: Option<&[(u16, u16)]>) -> Opti
         "{path}: the backend {name} was not loaded: this machine has none of its PCI devices ({})",
         ids.join(", ")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Plugins by name, each with its manifest's priority and devices; `None` stands for a library without a manifest.
+    fn candidates(list: &[(&str, Option<(i32, &[&str])>)]) -> (tempfile::TempDir, Vec<Candidate>) {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |(name, manifest): &(&str, Option<(i32, &[&str])>)| {
+            let library = format!("libdeepinfer_{name}.so");
+            std::fs::write(folder.path().join(&library), "").unwrap();
+            let Some((priority, devices)) = manifest else { return Candidate::of_path(&folder.path().join(library)) };
+            let manifest = serde_json::json!({
+                "manifest_version": 1, "name": name, "vendor": "v", "version": "1", "library": library,
+                "abi": {"major": 0, "minor": 2}, "arch": "x86_64", "os": "linux", "priority": priority,
+                "devices": devices,
+            });
+            let path = folder.path().join(format!("{name}.deepinfer.json"));
+            std::fs::write(&path, manifest.to_string()).unwrap();
+            Candidate::of_path(&path)
+        };
+        let candidates = list.iter().map(of).collect();
+        (folder, candidates)
+    }
+
+    fn backend(name: &str, is_cpu: bool) -> Tried {
+        let (devices, first_is_cpu, missing_ops) = (Ok(2), Ok(is_cpu), Vec::new());
+        Tried::Backend { name: name.to_owned(), devices, first_is_cpu, missing_ops }
+    }
+
+    /// Decides, and lists what was tried, by the names of the files and with the options.
+    fn decided(
+        selection: &str,
+        candidates: &[Candidate],
+        present: Option<&[(u16, u16)]>,
+        result: impl Fn(&str) -> Tried,
+    ) -> (Decision, Vec<String>) {
+        let mut tried = Vec::new();
+        let name = |path: &Path| stem(path).trim_start_matches("libdeepinfer_").to_owned();
+        let selection = Selection::parse(selection).unwrap();
+        let decision = decide(&selection, candidates, &SearchPath::default(), present, &mut |index, options| {
+            let name = name(candidates[index].path());
+            tried.push(format!("{name}?{options}"));
+            result(&name)
+        });
+        (decision, tried)
+    }
+
+    #[test]
+    fn auto_takes_the_highest_priority_that_works_and_tries_no_lower_one() {
+        let list = [("low", Some((-1, &[][..]))), ("cpu", None), ("gpu", None), ("best", Some((9, &[][..])))];
+        let (_folder, candidates) = candidates(&list);
+        let works = |name: &str| backend(name, name == "cpu");
+        let (decision, tried) = decided("auto", &candidates, None, works);
+        assert_eq!((decision.chosen.unwrap(), tried), (Chosen { index: 3, device: 0 }, vec!["best?".to_owned()]));
+        assert!(
+            matches!(&decision.steps[0].verdict, Verdict::NotNeeded { reason } if reason.contains("priority is -1"))
+        );
+
+        // Of the others, which have the same priority, a device goes before the processor whatever the order.
+        let without_best = |name: &str| if name == "best" { Tried::RefusedElsewhere("no".into()) } else { works(name) };
+        let (decision, tried) = decided("auto", &candidates, None, without_best);
+        assert_eq!((decision.chosen.unwrap().index, tried.join(" ").as_str()), (2, "best? cpu? gpu?"));
+        assert!(
+            matches!(&decision.steps[1].verdict, Verdict::NotNeeded { reason } if reason.contains("a device goes"))
+        );
+        assert_eq!(decision.steps[3].verdict, Verdict::PassedOver { reason: "no".into(), is_at_fault: true });
+    }
+
+    #[test]
+    fn auto_does_not_load_plugins_whose_devices_are_absent() {
+        let devices: &[&str] = &["10de:2901", "1ed5:*"];
+        let (_folder, candidates) = candidates(&[("npu", Some((5, devices))), ("cpu", None)]);
+        let works = |name: &str| backend(name, name == "cpu");
+        let index = |present| decided("auto", &candidates, present, works).0.chosen.unwrap().index;
+        assert_eq!(index(Some(&[(0x10de, 0x2900), (0x8086, 1)])), 1);
+        assert_eq!(index(Some(&[(0x10de, 0x2901)])), 0);
+        assert_eq!(index(Some(&[(0x1ed5, 7)])), 0);
+        // Where the system does not tell, the plugin is asked.
+        assert_eq!(index(None), 0);
+        let (decision, tried) = decided("auto", &candidates, Some(&[]), works);
+        assert_eq!(tried, ["cpu?"]);
+        let Verdict::PassedOver { reason, is_at_fault: false } = &decision.steps[0].verdict else { panic!() };
+        assert!(reason.ends_with("this machine has none of its PCI devices (10de:2901, 1ed5:*)"), "{reason}");
+        // A backend that is named is asked all the same.
+        assert_eq!(decided("npu:1", &candidates, Some(&[]), works).0.chosen.unwrap(), Chosen { index: 0, device: 1 });
+    }
+
+    #[test]
+    fn a_plugin_that_ends_its_process_hides_no_other() {
+        let (_folder, candidates) = candidates(&[("bomb", None), ("cpu", None)]);
+        let result = |name: &str| if name == "bomb" { Tried::Fatal("killed".into()) } else { backend("cpu", true) };
+        let (decision, _) = decided("auto", &candidates, None, result);
+        assert_eq!(decision.chosen.unwrap().index, 1);
+        let (decision, tried) = decided("cpu", &candidates, None, result);
+        assert_eq!((decision.chosen.unwrap().index, tried), (1, vec!["cpu?".to_owned()]));
+        let (decision, _) = decided("bomb", &candidates, None, result);
+        let error = decision.chosen.unwrap_err().to_string();
+        assert!(error.contains("\"bomb\" cannot be used") && error.contains("killed"), "{error}");
+        let path = candidates[0].path().to_str().unwrap().to_owned();
+        let (decision, _) = decided(&path, &candidates[..1], None, result);
+        assert!(matches!(decision.chosen, Err(SelectError::Fatal { .. })));
+    }
+
+    #[test]
+    fn a_name_loads_likely_files_first_and_only_they_get_the_options() {
+        let list = [("other", None), ("known", Some((0, &[][..]))), ("my_npu", None)];
+        let (_folder, candidates) = candidates(&list);
+        let (decision, tried) = decided("my-npu?mode=1", &candidates, None, |name| backend(name, false));
+        assert_eq!((decision.chosen.unwrap().index, tried.join(" ").as_str()), (2, "my_npu?mode=1"));
+        assert_eq!(decision.steps[0].verdict, Verdict::NotAsked);
+        // A name that no file shows is asked of those without a manifest; a manifest tells without.
+        let inside = |name: &str| if name == "other" { backend("tpu", false) } else { backend(name, false) };
+        let (decision, tried) = decided("tpu?mode=1", &candidates, None, inside);
+        assert_eq!((decision.chosen.unwrap().index, tried.join(" ").as_str()), (0, "other?"));
+        let (decision, tried) = decided("none", &candidates, None, inside);
+        let error = decision.chosen.unwrap_err().to_string();
+        assert!(error.contains("libdeepinfer_known.so: this is the backend known"), "{error}");
+        assert_eq!(tried.join(" "), "other? my_npu?");
+    }
 }

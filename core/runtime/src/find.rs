@@ -256,6 +256,14 @@ impl Candidate {
         }
     }
 
+    /// Why its manifest cannot be used at all.
+    pub fn problem(&self) -> Option<&ManifestError> {
+        match &self.description {
+            Description::Broken(error) => Some(error),
+            _ => None,
+        }
+    }
+
     /// That of the manifest, or 0.
     pub fn priority(&self) -> i32 {
         self.manifest().map_or(0, |manifest| manifest.priority)

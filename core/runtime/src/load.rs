@@ -3,6 +3,8 @@
 //! What a file looks like from outside and what a plugin returns is checked. What its own code does is not: a constructor
 //! or an entry that aborts, faults, exits or never returns does so to the whole process, since a library shares it. The
 //! events `loading PATH` and `starting PATH` (at the level `debug`, as with `RUST_LOG=debug`) then tell which plugin it was.
+//! The command line program therefore tries plugins in other processes, for its reports and for `auto`; what is selected in
+//! the end runs in its own, and nothing can contain that.
 
 #![allow(unsafe_code)]
 

@@ -89,8 +89,9 @@ fn describe(text: &mut String, details: &BackendDetails) {
     details.devices.iter().for_each(|device| describe_device(text, device));
     details.links.iter().for_each(|link| describe_link(text, link));
     let _ = writeln!(text, "  {:16} {}", "implementations", details.ops.len());
-    let width = details.ops.iter().map(|op| op_name(op).chars().count()).max().unwrap_or(0);
-    details.ops.iter().for_each(|op| describe_op(text, op, width));
+    let widest = |length: fn(&OpReport) -> usize| details.ops.iter().map(length).max().unwrap_or(0);
+    let widths = [widest(|op| op_name(op).chars().count()), widest(|op| op.implementation.chars().count())];
+    details.ops.iter().for_each(|op| describe_op(text, op, widths));
     if let Some(problem) = &details.vendor_ops_problem {
         let _ = writeln!(text, "  {:16} not readable: {}", "own ops", one_line(problem));
     } else if !details.vendor_ops.is_empty() {
@@ -119,7 +120,7 @@ fn describe_device(text: &mut String, DeviceReport { info, spaces }: &DeviceRepo
     for space in spaces {
         let (id, kind, align, grain) = (space.id, &space.kind, space.min_align, space.granularity);
         let bytes = if space.total_bytes == 0 { String::new() } else { format!(", {}", gib(space.total_bytes)) };
-        let _ = writeln!(text, "      space {id}: {kind}, aligned to {align}, in steps of {grain} bytes{bytes}");
+        let _ = writeln!(text, "      space {id}: {kind}, alignment {align}, granularity {grain}{bytes}");
     }
 }
 
@@ -140,7 +141,7 @@ fn op_name(op: &OpReport) -> String {
     format!("{}@{}", one_line(&op.name), op.version)
 }
 
-fn describe_op(text: &mut String, op: &OpReport, width: usize) {
+fn describe_op(text: &mut String, op: &OpReport, [op_width, width]: [usize; 2]) {
     let mut parts = vec![format!("priority {}", op.priority)];
     parts.extend(op.flags.iter().map(|flag| flag.replace('_', " ")));
     for (holds, words) in [
@@ -150,8 +151,8 @@ fn describe_op(text: &mut String, op: &OpReport, width: usize) {
     ] {
         parts.extend(holds.then(|| words.to_owned()));
     }
-    let name = op_name(op);
-    let _ = writeln!(text, "    {name:width$}  {}  ({})", one_line(&op.implementation), parts.join(", "));
+    let (name, implementation) = (op_name(op), one_line(&op.implementation));
+    let _ = writeln!(text, "    {name:op_width$}  {implementation:width$}  ({})", parts.join(", "));
 }
 
 fn describe_vendor_op(text: &mut String, op: &VendorOp) {

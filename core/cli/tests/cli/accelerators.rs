@@ -15,9 +15,14 @@ fn refused(accelerator: &str, parts: &[&str]) {
 
 /// Compiles a file of `tests/plugins`; `false`, with a line that says so, on a machine without a C compiler.
 pub(crate) fn compile(source: &str, library: &Path) -> bool {
+    compile_with(source, library, &[])
+}
+
+/// As [`compile`], with switches (`-DX`).
+pub(crate) fn compile_with(source: &str, library: &Path, switches: &[&str]) -> bool {
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(&compiler);
-    command.args(["-std=c11", "-shared", "-fPIC", "-I"]).arg(repository("plugin-api/include"));
+    command.args(["-std=c11", "-shared", "-fPIC"]).args(switches).arg("-I").arg(repository("plugin-api/include"));
     command.arg(repository("tests/plugins").join(source)).arg("-o").arg(library).args(["-lm", "-lpthread"]);
     match command.status() {
         Ok(status) => {

@@ -7,8 +7,15 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Variables that change what the command does.
-const VARIABLES: [&str; 5] =
-    ["DEEPINFER_HF_MODEL_DIR", "DEEPINFER_ACCELERATOR", "DEEPINFER_PLUGIN_PATH", "RUST_LOG", "NO_COLOR"];
+const VARIABLES: [&str; 7] = [
+    "DEEPINFER_HF_MODEL_DIR",
+    "DEEPINFER_ACCELERATOR",
+    "DEEPINFER_LAYERS",
+    "DEEPINFER_OP_IMPL",
+    "DEEPINFER_PLUGIN_PATH",
+    "RUST_LOG",
+    "NO_COLOR",
+];
 
 /// What a finished command left.
 #[derive(Debug)]
@@ -24,6 +31,8 @@ pub(crate) fn command(args: &[&str]) -> Command {
     for name in VARIABLES {
         command.env_remove(name);
     }
+    // What the user has installed is none of a test's business.
+    command.env("XDG_DATA_HOME", "/nonexistent");
     command.env("DEEPINFER_ACCELERATOR", "cpu").args(args).stdin(Stdio::null());
     command
 }

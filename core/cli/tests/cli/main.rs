@@ -10,6 +10,7 @@ mod command;
 mod lines;
 mod models;
 mod parity;
+mod plugins;
 mod reports;
 mod scaffold;
 mod usage;
