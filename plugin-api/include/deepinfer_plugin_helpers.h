@@ -190,8 +190,9 @@ static inline uint32_t di_format(const DiTensor *t) {
     if (t->code == DI_CODE_UINT && t->bits == 8) return DI_U8;
     return 0;
   }
-  if (t->ndim < 2 || t->ndim > 4 || t->quant->scheme != DI_QS_BLOCK || t->quant->scale == NULL ||
-      t->quant->scale_layout != DI_SL_ROW_MAJOR || t->quant->scale_op != DI_QO_MULTIPLY)
+  /* What a quant struct that ends before its scales describes is nothing that the catalogue has. */
+  if (t->ndim < 2 || t->ndim > 4 || !DI_HAS_FIELD(t->quant, DiQuant, scale) || t->quant->scale == NULL ||
+      t->quant->scheme != DI_QS_BLOCK || t->quant->scale_layout != DI_SL_ROW_MAJOR || t->quant->scale_op != DI_QO_MULTIPLY)
     return 0;
   rows = t->quant->block[t->ndim - 2];
   columns = t->quant->block[t->ndim - 1];
