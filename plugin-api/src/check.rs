@@ -52,6 +52,16 @@ impl fmt::Display for ArgError {
 
 impl std::error::Error for ArgError {}
 
+/// What came of one check. The error is boxed, so that success is a register; it is opened where a function of the
+/// catalogue returns it.
+type Checked = Result<(), Box<ArgError>>;
+
+impl From<Box<ArgError>> for ArgError {
+    fn from(boxed: Box<ArgError>) -> Self {
+        *boxed
+    }
+}
+
 /// Collects the checks of one call; used by generated code. They are on the path of every call, on both sides of the
 /// boundary: each is a few comparisons that are inlined, and what composes a sentence stands apart.
 pub(crate) struct Checker {
@@ -64,18 +74,12 @@ impl Checker {
     }
 
     #[inline]
-    pub(crate) fn tensor(
-        &self,
-        name: &'static str,
-        tensor: &impl Shaped,
-        rank: usize,
-        formats: u32,
-    ) -> Result<(), ArgError> {
+    pub(crate) fn tensor(&self, name: &'static str, tensor: &impl Shaped, rank: usize, formats: u32) -> Checked {
         let shape = tensor.shape();
         let format = tensor.format();
-        // One branch for all of it: the sign of the union is that of any negative extent.
+        // The rank is a constant, so that the loop is none; the sign of the union is that of any negative extent.
         let is_good = shape.len() == rank
-            && shape.iter().fold(0, |union, &extent| union | extent) >= 0
+            && shape[..rank].iter().fold(0, |union, &extent| union | extent) >= 0
             && format.is_some_and(|format| format.mask() & formats != 0);
         if is_good { Ok(()) } else { Err(self.wrong_tensor(name, shape, format, rank, formats)) }
     }
@@ -87,21 +91,16 @@ impl Checker {
         tensor: Option<&impl Shaped>,
         rank: usize,
         formats: u32,
-    ) -> Result<(), ArgError> {
-        tensor.map_or(Ok(()), |t| self.tensor(name, t, rank, formats))
+    ) -> Checked {
+        match tensor {
+            None => Ok(()),
+            Some(t) => self.tensor(name, t, rank, formats),
+        }
     }
 
     #[inline]
-    pub(crate) fn tensor_list(
-        &self,
-        name: &'static str,
-        list: &impl ShapedList,
-        rank: usize,
-        formats: u32,
-    ) -> Result<(), ArgError> {
-        (0..list.len()).try_for_each(|i| {
-            self.tensor(name, list.get(i), rank, formats).map_err(|e| ArgError { arg: format_index(name, i), ..e })
-        })
+    pub(crate) fn tensor_list(&self, name: &'static str, list: &impl ShapedList, rank: usize, formats: u32) -> Checked {
+        (0..list.len()).try_for_each(|i| self.tensor(name, list.get(i), rank, formats).map_err(|e| in_list(e, i)))
     }
 
     #[inline]
@@ -112,7 +111,7 @@ impl Checker {
         dim: usize,
         wanted: i64,
         expr: &'static str,
-    ) -> Result<(), ArgError> {
+    ) -> Checked {
         let shape = tensor.shape();
         if shape[dim] == wanted { Ok(()) } else { Err(self.wrong_extent(name, shape, dim, wanted, expr)) }
     }
@@ -125,8 +124,11 @@ impl Checker {
         dim: usize,
         wanted: i64,
         expr: &'static str,
-    ) -> Result<(), ArgError> {
-        tensor.map_or(Ok(()), |t| self.extent(name, t, dim, wanted, expr))
+    ) -> Checked {
+        match tensor {
+            None => Ok(()),
+            Some(t) => self.extent(name, t, dim, wanted, expr),
+        }
     }
 
     #[inline]
@@ -137,10 +139,8 @@ impl Checker {
         dim: usize,
         wanted: i64,
         expr: &'static str,
-    ) -> Result<(), ArgError> {
-        (0..list.len()).try_for_each(|i| {
-            self.extent(name, list.get(i), dim, wanted, expr).map_err(|e| ArgError { arg: format_index(name, i), ..e })
-        })
+    ) -> Checked {
+        (0..list.len()).try_for_each(|i| self.extent(name, list.get(i), dim, wanted, expr).map_err(|e| in_list(e, i)))
     }
 
     #[inline]
@@ -150,7 +150,7 @@ impl Checker {
         tensor: &impl Shaped,
         other_name: &'static str,
         other: &impl Shaped,
-    ) -> Result<(), ArgError> {
+    ) -> Checked {
         let (found, wanted) = (tensor.format(), other.format());
         if found == wanted { Ok(()) } else { Err(self.unlike(name, found, other_name, wanted)) }
     }
@@ -162,13 +162,23 @@ impl Checker {
         tensor: Option<&impl Shaped>,
         other_name: &'static str,
         other: &impl Shaped,
-    ) -> Result<(), ArgError> {
-        tensor.map_or(Ok(()), |t| self.like(name, t, other_name, other))
+    ) -> Checked {
+        match tensor {
+            None => Ok(()),
+            Some(t) => self.like(name, t, other_name, other),
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn wrong_tensor(&self, name: &str, shape: &[i64], format: Option<Format>, rank: usize, formats: u32) -> ArgError {
+    fn wrong_tensor(
+        &self,
+        name: &str,
+        shape: &[i64],
+        format: Option<Format>,
+        rank: usize,
+        formats: u32,
+    ) -> Box<ArgError> {
         if shape.len() != rank {
             return self.error(name, format!("has shape {shape:?}, but {rank} dimensions are needed"));
         }
@@ -182,25 +192,26 @@ impl Checker {
 
     #[cold]
     #[inline(never)]
-    fn wrong_extent(&self, name: &str, shape: &[i64], dim: usize, wanted: i64, expr: &str) -> ArgError {
+    fn wrong_extent(&self, name: &str, shape: &[i64], dim: usize, wanted: i64, expr: &str) -> Box<ArgError> {
         self.error(name, format!("has shape {shape:?}, but dimension {dim} must be {expr} = {wanted}"))
     }
 
     #[cold]
     #[inline(never)]
-    fn unlike(&self, name: &str, found: Option<Format>, other_name: &str, wanted: Option<Format>) -> ArgError {
+    fn unlike(&self, name: &str, found: Option<Format>, other_name: &str, wanted: Option<Format>) -> Box<ArgError> {
         let text = |f: Option<Format>| f.map_or("an unknown format", Format::name);
         self.error(name, format!("is {}, but must be {} as {other_name}", text(found), text(wanted)))
     }
 
-    fn error(&self, arg: &str, problem: String) -> ArgError {
-        ArgError { op: self.op, arg: arg.to_owned(), problem }
+    fn error(&self, arg: &str, problem: String) -> Box<ArgError> {
+        Box::new(ArgError { op: self.op, arg: arg.to_owned(), problem })
     }
 }
 
+/// Says which tensor of the list it was.
 #[cold]
-fn format_index(name: &str, index: usize) -> String {
-    format!("{name}[{index}]")
+fn in_list(error: Box<ArgError>, index: usize) -> Box<ArgError> {
+    Box::new(ArgError { arg: format!("{}[{index}]", error.arg), ..*error })
 }
 
 /// Extent of an optional tensor; 0 when it is absent.

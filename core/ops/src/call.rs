@@ -5,7 +5,9 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use deepinfer_plugin_api::abi::{DI_QO_MULTIPLY, DI_QS_BLOCK, DI_SL_ROW_MAJOR, DiOpHeader, DiQuant, DiTensor};
+use deepinfer_plugin_api::abi::{
+    DI_QO_MULTIPLY, DI_QS_BLOCK, DI_SL_ROW_MAJOR, DiOpHeader, DiQuant, DiTensor, DiTensorList,
+};
 use deepinfer_plugin_api::{ArgError, OpInfo, ShapedList};
 
 use crate::tensor::Tensor;
@@ -47,8 +49,7 @@ impl Place {
     /// Whether a tensor, and its scales if it has some, lie here.
     #[inline]
     pub fn has(self, tensor: &Tensor) -> bool {
-        let is_here = |t: &Tensor| (t.device_type == self.device_type) & (t.device_id == self.device_id);
-        is_here(tensor) && tensor.scale.as_deref().is_none_or(is_here)
+        tensor.is_at(self) && tensor.scale.as_deref().is_none_or(|scale| scale.is_at(self))
     }
 
     /// The sentence about the first argument of a call that does not lie here.
@@ -80,6 +81,14 @@ impl Place {
     }
 }
 
+impl Tensor {
+    /// Whether it lies at `place`, whatever its scales do.
+    #[inline]
+    fn is_at(&self, place: Place) -> bool {
+        (self.device_type == place.device_type) & (self.device_id == place.device_id)
+    }
+}
+
 /// The head of a call without workspace.
 #[inline]
 pub(crate) fn header(info: &OpInfo) -> DiOpHeader {
@@ -94,7 +103,8 @@ pub(crate) fn header(info: &OpInfo) -> DiOpHeader {
     }
 }
 
-const ABSENT: DiTensor = DiTensor {
+/// An optional tensor that is not there, and what every descriptor starts from.
+pub(crate) const ABSENT: DiTensor = DiTensor {
     data: std::ptr::null_mut(),
     device_type: 0,
     device_id: 0,
@@ -117,20 +127,27 @@ const ABSENT: DiTensor = DiTensor {
 pub(crate) struct Linked(Option<(DiTensor, DiQuant)>);
 
 impl Linked {
+    /// Describes `tensor` in `slot`, which is absent before; says whether it lies at `place`.
     #[inline]
-    pub(crate) fn link(&mut self, tensor: &Tensor) -> DiTensor {
-        let mut raw = descriptor(tensor);
-        if let Some(scale) = &tensor.scale {
-            raw.quant = self.record(tensor, scale);
+    pub(crate) fn link(&mut self, slot: &mut DiTensor, tensor: &Tensor, place: Place) -> bool {
+        describe(slot, tensor);
+        let is_here = tensor.is_at(place);
+        match &tensor.scale {
+            None => is_here,
+            Some(scale) => {
+                slot.quant = self.record(tensor, scale);
+                is_here & scale.is_at(place)
+            }
         }
-        raw
     }
 
+    /// As [`Linked::link`]; what is absent lies everywhere.
     #[inline]
-    pub(crate) fn link_optional(&mut self, tensor: Option<&Tensor>) -> DiTensor {
-        tensor.map_or(ABSENT, |t| self.link(t))
+    pub(crate) fn link_optional(&mut self, slot: &mut DiTensor, tensor: Option<&Tensor>, place: Place) -> bool {
+        tensor.is_none_or(|t| self.link(slot, t, place))
     }
 
+    #[inline(never)]
     fn record(&mut self, tensor: &Tensor, scale: &Tensor) -> *const DiQuant {
         let mut block = [1; 4];
         if let Some(info) = tensor.format.and_then(|f| f.scale()) {
@@ -147,8 +164,9 @@ impl Linked {
             global_scale: std::ptr::null(),
             zero_point: std::ptr::null(),
         };
-        let (scale, quant) = self.0.insert((descriptor(scale), quant));
-        quant.scale = &raw const *scale;
+        let (slot, quant) = self.0.insert((ABSENT, quant));
+        describe(slot, scale);
+        quant.scale = &raw const *slot;
         &raw const *quant
     }
 }
@@ -158,6 +176,7 @@ impl Linked {
 pub(crate) struct LinkedList {
     tensors: Vec<DiTensor>,
     linked: Vec<Linked>,
+    is_here: bool,
 }
 
 thread_local! {
@@ -167,17 +186,24 @@ thread_local! {
 type LinkedVectors = (Vec<DiTensor>, Vec<Linked>);
 
 impl LinkedList {
-    pub(crate) fn link(list: &[Tensor]) -> Self {
+    pub(crate) fn link(list: &[Tensor], place: Place) -> Self {
         let (mut tensors, mut linked) = POOL.with_borrow_mut(Vec::pop).unwrap_or_default();
         linked.clear();
         linked.resize_with(list.len(), Linked::default);
         tensors.clear();
-        tensors.extend(linked.iter_mut().zip(list).map(|(l, t)| l.link(t)));
-        Self { tensors, linked }
+        tensors.resize(list.len(), ABSENT);
+        let slots = tensors.iter_mut().zip(&mut linked).zip(list);
+        let is_here = slots.fold(true, |here, ((slot, linked), tensor)| here & linked.link(slot, tensor, place));
+        Self { tensors, linked, is_here }
     }
 
-    pub(crate) fn tensors(&self) -> &[DiTensor] {
-        &self.tensors
+    /// Whether all of them lie at the place.
+    pub(crate) fn is_here(&self) -> bool {
+        self.is_here
+    }
+
+    pub(crate) fn raw(&self) -> DiTensorList {
+        DiTensorList { ptr: self.tensors.as_ptr(), len: self.tensors.len() as u64 }
     }
 }
 
@@ -189,24 +215,18 @@ impl Drop for LinkedList {
     }
 }
 
+/// Fills in what is not the same for every tensor without scales.
 #[inline]
-fn descriptor(tensor: &Tensor) -> DiTensor {
-    DiTensor {
-        data: std::ptr::with_exposed_provenance_mut::<c_void>(tensor.address),
-        device_type: tensor.device_type,
-        device_id: tensor.device_id,
-        ndim: tensor.rank as i32,
-        code: tensor.code,
-        bits: tensor.bits,
-        lanes: 1,
-        shape: tensor.shape.as_ptr().cast_mut(),
-        strides: tensor.strides.as_ptr().cast_mut(),
-        byte_offset: 0,
-        quant: std::ptr::null(),
-        layout: 0,
-        flags: 0,
-        nbytes: tensor.bytes as u64,
-    }
+fn describe(slot: &mut DiTensor, tensor: &Tensor) {
+    slot.data = std::ptr::with_exposed_provenance_mut::<c_void>(tensor.address);
+    slot.device_type = tensor.device_type;
+    slot.device_id = tensor.device_id;
+    slot.ndim = tensor.rank as i32;
+    slot.code = tensor.code;
+    slot.bits = tensor.bits;
+    slot.shape = tensor.shape.as_ptr().cast_mut();
+    slot.strides = tensor.strides.as_ptr().cast_mut();
+    slot.nbytes = tensor.bytes as u64;
 }
 
 /// A slice of tensors as the check sees it.
