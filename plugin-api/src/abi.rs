@@ -586,6 +586,7 @@ pub struct DiHostApi {
 
 /// First argument of the entry.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct DiEntryRequest {
     /// Bytes of this struct known to its writer.
     pub struct_size: u32,
@@ -616,6 +617,7 @@ pub const DI_RF_IS_LAYER: u32 = 2;
 
 /// Filled by the entry.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct DiEntryReply {
     /// In: bytes of this struct known to the core.
     pub struct_size: u32,

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::*;
 use crate::sdk::contain::panic_text;
-use crate::sdk::runtime_table::{State, di_str, runtime_table};
+use crate::sdk::runtime_table::{State, di_str, read_prefix, runtime_table, write_prefix};
 use crate::sdk::vendor::ops_table;
 use crate::sdk::{Backend, Fault, FaultCode, KernelEntry, extras, host};
 
@@ -25,19 +25,22 @@ pub unsafe fn entry<B: Backend>(request: *const DiEntryRequest, reply: *mut DiEn
     if request.is_null() || reply.is_null() {
         return DI_E_INVALID;
     }
-    // SAFETY: not null, and the header promises valid structs of `struct_size` bytes.
-    let (request, reply) = unsafe { (&*request, &mut *reply) };
-    let outcome = catch_unwind(AssertUnwindSafe(|| start::<B>(request, reply, export)))
+    // Copies: an older core's structs end before ours, and what they lack is zero.
+    // SAFETY: not null, and the header promises valid structs of `struct_size` bytes, for which zeros are valid.
+    let (request, mut answer) = unsafe { (read_prefix(request), read_prefix(reply)) };
+    let outcome = catch_unwind(AssertUnwindSafe(|| start::<B>(&request, &mut answer, export)))
         .unwrap_or_else(|payload| Err(Fault::new(FaultCode::Panic, format!("panic: {}", panic_text(&*payload)))));
-    match outcome {
+    let code = match outcome {
         Ok(()) => 0,
         Err(fault) => {
-            let error = fault.into_raw(B::NAME);
-            reply.error = error;
-            // SAFETY: just made.
-            unsafe { (*error).code }
+            let code = fault.code.raw();
+            answer.error = fault.into_raw(B::NAME);
+            code
         }
-    }
+    };
+    // SAFETY: `struct_size` bytes of the reply are writable.
+    unsafe { write_prefix(answer, reply) };
+    code
 }
 
 fn start<B: Backend>(request: &DiEntryRequest, reply: &mut DiEntryReply, export: &Export) -> Result<(), Fault> {

@@ -223,6 +223,20 @@ unsafe extern "C" fn device_info<B: Backend>(
     }
 }
 
+/// Copies as much of a struct as its writer knew; the rest is zero, which means the old behaviour.
+///
+/// # Safety
+/// `T` begins with `struct_size: u32`, and zeros are valid; of `from` as many bytes are readable as its `struct_size` says.
+pub(crate) unsafe fn read_prefix<T: Copy>(from: *const T) -> T {
+    let mut whole = std::mem::MaybeUninit::<T>::zeroed();
+    // SAFETY: the caller's contract.
+    unsafe {
+        let bytes = (from.cast::<u32>().read() as usize).min(size_of::<T>());
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), whole.as_mut_ptr().cast(), bytes);
+        whole.assume_init()
+    }
+}
+
 /// Fills as much of a struct as its reader knows, and says in `struct_size` how much that is.
 ///
 /// # Safety

@@ -1,6 +1,8 @@
 //! A descriptor, read once and checked: shape, strides, format, and where rows begin.
 
-use crate::abi::DiTensor;
+use std::mem::offset_of;
+
+use crate::abi::{DI_QO_MULTIPLY, DI_QS_BLOCK, DI_SL_ROW_MAJOR, DiQuant, DiTensor};
 use crate::check::ArgError;
 use crate::format::{Format, ScaleInfo};
 use crate::sdk::Fault;
@@ -54,25 +56,33 @@ impl<'a> Meta<'a> {
             unsafe { std::slice::from_raw_parts(ptr.cast_const(), rank) }
         };
         let (shape, strides) = (slice(raw.shape), slice(raw.strides));
-        let mut scale = None;
+        let (mut scale, mut is_known) = (None, raw.layout == 0);
         if !raw.quant.is_null() {
-            // SAFETY: not null, and the caller vouches for the quantisation record and its scale tensor.
-            let quant = unsafe { &*raw.quant };
-            if quant.scale.is_null() {
+            // No reference to the record: an older caller's may end before ours.
+            // SAFETY: not null, and the caller vouches for `struct_size` bytes of the quantisation record.
+            let known = unsafe { (*raw.quant).struct_size } as usize;
+            if known < offset_of!(DiQuant, scale) + size_of::<*const DiTensor>() {
+                let problem = format!("has a quantisation record of {known} bytes, which ends before its scales");
+                return Err(error(problem));
+            }
+            // SAFETY: as above; the record reaches that far.
+            let (meaning, blocks, scales) = unsafe {
+                let quant = raw.quant;
+                (((*quant).scheme, (*quant).scale_layout, (*quant).scale_op), (*quant).block, (*quant).scale)
+            };
+            is_known &= meaning == (DI_QS_BLOCK, DI_SL_ROW_MAJOR, DI_QO_MULTIPLY);
+            if scales.is_null() {
                 return Err(error("is quantised without scales".to_owned()));
             }
-            // SAFETY: as above.
-            let scales = unsafe { &*quant.scale };
+            // SAFETY: not null, and the caller vouches for the scale tensor.
+            let scales = unsafe { &*scales };
             let leading = rank.saturating_sub(2);
-            let block = |dim: usize| usize::try_from(quant.block.get(dim).copied().unwrap_or(1)).unwrap_or(0);
+            let block = |dim: usize| usize::try_from(blocks.get(dim).copied().unwrap_or(1)).unwrap_or(0);
             if rank >= 2 {
                 scale = Some(ScaleInfo { rows: block(leading), columns: block(leading + 1), code: scales.code });
             }
         }
-        let format = match raw.layout {
-            0 => Format::from_parts(raw.code, raw.bits, scale),
-            _ => None,
-        };
+        let format = if is_known { Format::from_parts(raw.code, raw.bits, scale) } else { None };
         Ok(Meta { op, arg, raw, shape, strides, format })
     }
 
