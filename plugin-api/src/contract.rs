@@ -59,13 +59,13 @@ impl Terms {
 /// Unit roundoff of F32, the narrowest accumulator that a contract allows.
 pub const UNIT_ROUNDOFF: f64 = 1.0 / (1 << 24) as f64;
 
-/// Largest relative error of `k` successive F32 roundings, `k u / (1 - k u)` with the [`UNIT_ROUNDOFF`] `u`. A sum of `k` products in F32,
-/// in any order, is within `gamma(k)` times the sum of the magnitudes (Higham, Accuracy and Stability of Numerical
-/// Algorithms, section 3.1).
+/// Largest relative error of `k` successive roundings with unit roundoff `u`: `k u / (1 - k u)`. A sum of `k` products, in any
+/// order, is within that times the sum of the magnitudes (Higham, Accuracy and Stability of Numerical Algorithms,
+/// section 3.1).
 ///
-/// Infinite where `k u` reaches 1: no F32 sum of that length has a bound.
-pub fn gamma(k: usize) -> f64 {
-    let ku = k as f64 * UNIT_ROUNDOFF;
+/// Infinite where `k u` reaches 1: no sum of that length has a bound.
+pub fn gamma(k: usize, u: f64) -> f64 {
+    let ku = k as f64 * u;
     if ku < 1.0 { ku / (1.0 - ku) } else { f64::INFINITY }
 }
 
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn gamma_is_a_little_more_than_the_sum_of_roundings() {
-        assert_eq!(gamma(0), 0.0);
-        assert!(gamma(1) > UNIT_ROUNDOFF && gamma(1) < UNIT_ROUNDOFF * (1.0 + 1e-7));
-        assert!((gamma(1 << 23) - 1.0).abs() < 1e-12);
-        assert_eq!(gamma(1 << 24), f64::INFINITY);
+        assert_eq!(gamma(0, UNIT_ROUNDOFF), 0.0);
+        assert!(gamma(1, UNIT_ROUNDOFF) > UNIT_ROUNDOFF && gamma(1, UNIT_ROUNDOFF) < UNIT_ROUNDOFF * (1.0 + 1e-7));
+        assert!((gamma(1 << 23, UNIT_ROUNDOFF) - 1.0).abs() < 1e-12);
+        assert_eq!(gamma(1 << 24, UNIT_ROUNDOFF), f64::INFINITY);
     }
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use deepinfer_plugin_api::contract::UNIT_ROUNDOFF;
 use deepinfer_plugin_api::{ArgError, Role};
 
+use crate::bound::Bound;
 use crate::call::{Call, Value};
 use crate::compare::compare;
 use crate::mismatch::Mismatch;
@@ -59,16 +61,24 @@ pub enum Disagreement {
 }
 
 impl Call {
-    /// What the outputs must be.
+    /// What the outputs must be by the contract.
+    ///
+    /// # Errors
+    /// As [`Call::wants_of`].
+    pub fn wants(&self) -> Result<Wants, OracleError> {
+        self.wants_of(UNIT_ROUNDOFF)
+    }
+
+    /// What the outputs must be where sums have an accumulator with this unit roundoff.
     ///
     /// # Errors
     /// The op has no oracle, the call is malformed, or a value in it breaks a rule of the op. The last is noticed as a panic
     /// of the oracle, which is caught here; its message also goes to the panic hook.
-    pub fn wants(&self) -> Result<Wants, OracleError> {
+    pub fn wants_of(&self, unit: f64) -> Result<Wants, OracleError> {
         let op = self.op.name;
         let oracle = oracle_of(op).ok_or(OracleError::NoOracle { op })?;
-        self.extents()?;
-        catch_unwind(AssertUnwindSafe(|| oracle(self))).map_err(|payload| {
+        let bound = Bound::of(self, unit)?;
+        catch_unwind(AssertUnwindSafe(|| oracle(self, bound))).map_err(|payload| {
             let text = payload.downcast_ref::<String>().map(String::as_str);
             let reason = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned();
             OracleError::Values { op, reason }

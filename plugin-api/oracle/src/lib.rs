@@ -38,6 +38,7 @@ mod ops;
 mod tensor;
 mod want;
 
+pub use bound::Bound;
 pub use bundle::{Bundle, BundleError, Found};
 pub use cache_entries::CacheEntries;
 pub use call::{Call, Value};

@@ -1,14 +1,12 @@
 //! Oracles of the paged caches and of the compressor.
 
-use deepinfer_plugin_api::contract::UNIT_ROUNDOFF;
-
 use crate::bound::Bound;
 use crate::cache_entries::CacheEntries;
 use crate::call::Call;
 use crate::tensor::HostTensor;
 use crate::want::{Element, Want, Wants};
 
-pub(crate) fn store_kv_cache(call: &Call) -> Wants {
+pub(crate) fn store_kv_cache(call: &Call, _: Bound) -> Wants {
     let (kv, slots, mut cache) = (call.tensor("kv"), call.tensor("slots").ints(), call.tensor("cache").clone());
     let (dim, values) = (kv.shape[1], kv.values());
     let entries = CacheEntries::new(call.size("format"), call.size("entries_per_page"), dim, cache.shape[1]);
@@ -30,7 +28,7 @@ pub(crate) fn store_kv_cache(call: &Call) -> Wants {
     wants
 }
 
-pub(crate) fn load_paged_kv_cache(call: &Call) -> Wants {
+pub(crate) fn load_paged_kv_cache(call: &Call, _: Bound) -> Wants {
     let (cache, out) = (call.tensor("cache"), call.tensor("out"));
     let dim = out.shape[1];
     let entries = CacheEntries::new(call.size("format"), call.size("entries_per_page"), dim, cache.shape[1]);
@@ -42,7 +40,7 @@ pub(crate) fn load_paged_kv_cache(call: &Call) -> Wants {
     vec![("out", Want::ExactButNan(HostTensor::floats(out.format, &out.shape, &values)))]
 }
 
-pub(crate) fn convert_kv_index(call: &Call) -> Wants {
+pub(crate) fn convert_kv_index(call: &Call, _: Bound) -> Wants {
     let (positions, request) = (call.tensor("positions"), call.tensor("row_request").ints());
     let (table, pages, entries) =
         (call.tensor("block_table").ints(), call.dim("block_table", 1), call.size("entries_per_page") as i64);
@@ -53,7 +51,7 @@ pub(crate) fn convert_kv_index(call: &Call) -> Wants {
     vec![("slots", Want::Elements(slots.map(Element::Int).collect()))]
 }
 
-pub(crate) fn compress_and_update_state(call: &Call) -> Wants {
+pub(crate) fn compress_and_update_state(call: &Call, bound: Bound) -> Wants {
     let (latent, score, state) = (call.tensor("latent"), call.tensor("score"), call.tensor("state"));
     let (dim, ring, ratio) = (latent.shape[1], state.shape[1], call.size("ratio"));
     let positions = call.tensor("positions").ints();
@@ -62,7 +60,6 @@ pub(crate) fn compress_and_update_state(call: &Call) -> Wants {
     let (latents, scores, kept) = (latent.wide(), score.wide(), state.wide());
     let ring_row = |q: usize, p: i64| ((slot[q] as usize * ring) + p as usize % ring) * 2;
 
-    let bound = Bound::of(call);
     let mut out = Vec::new();
     for last in call.tensor("group_row").ints() {
         let q = request[last as usize] as usize;
@@ -84,7 +81,7 @@ pub(crate) fn compress_and_update_state(call: &Call) -> Wants {
             let spread = members.iter().map(|m| (m.0[d] - largest).abs()).fold(0.0, f64::max);
             let magnitude: f64 = products().map(f64::abs).sum();
             // Every weight counts twice: in its product, and in the sum of weights.
-            let slack = bound.sum_error(magnitude) + 2.0 * (bound.relative() + spread * UNIT_ROUNDOFF) * magnitude;
+            let slack = bound.sum_error(magnitude) + 2.0 * (bound.relative() + spread * bound.unit()) * magnitude;
             out.push(Element::Near { value: products().sum(), slack });
         }
     }

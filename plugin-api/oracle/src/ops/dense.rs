@@ -1,13 +1,11 @@
 //! Oracles of copies, norms, products, quantisation, rotation and hyper-connections.
 
-use deepinfer_plugin_api::contract::gamma;
-
 use crate::bound::Bound;
 use crate::call::Call;
 use crate::tensor::HostTensor;
 use crate::want::{Element, Want, Wants};
 
-pub(crate) fn gather(call: &Call) -> Wants {
+pub(crate) fn gather(call: &Call, _: Bound) -> Wants {
     let (table, index, repeat) = (call.tensor("table"), call.tensor("index").ints(), call.size("repeat"));
     let out = call.tensor("out");
     let (rows, columns) = (table.shape[0], table.shape[1]);
@@ -34,9 +32,9 @@ fn mean_square(row: &[f64], eps: f64) -> f64 {
     row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64 + eps
 }
 
-pub(crate) fn rms_norm(call: &Call) -> Wants {
+pub(crate) fn rms_norm(call: &Call, bound: Bound) -> Wants {
     let (x, weight, eps) = (call.tensor("x").wide(), call.tensor("weight").wide(), call.real("eps"));
-    let (n, bound) = (weight.len(), Bound::of(call));
+    let n = weight.len();
     // The inverse root halves the error of the mean square.
     let error = bound.sum_error(1.0) / 2.0 + bound.relative();
     let mut out = Vec::new();
@@ -54,9 +52,8 @@ pub(crate) fn rms_norm(call: &Call) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn rstd(call: &Call) -> Wants {
+pub(crate) fn rstd(call: &Call, bound: Bound) -> Wants {
     let (x, eps, n) = (call.tensor("x").wide(), call.real("eps"), call.dim("x", 1));
-    let bound = Bound::of(call);
     let error = bound.sum_error(1.0) / 2.0 + bound.relative();
     let rows = x.chunks(n.max(1)).map(|row| Element::relative(1.0 / mean_square(row, eps).sqrt(), error));
     vec![("out", Want::Elements(rows.collect()))]
@@ -68,10 +65,10 @@ fn dot(bound: Bound, x: &[f64], w: &[f64]) -> Element {
     bound.sum(products().sum(), products().map(f64::abs).sum())
 }
 
-pub(crate) fn linear(call: &Call) -> Wants {
+pub(crate) fn linear(call: &Call, bound: Bound) -> Wants {
     let (x, weight, groups) = (call.tensor("x").wide(), call.tensor("weight").wide(), call.size("groups"));
     let (k, outputs) = (call.dim("weight", 1), call.dim("weight", 0));
-    let (per_group, bound) = (outputs / groups, Bound::of(call));
+    let per_group = outputs / groups;
     let mut out = Vec::new();
     for t in 0..call.dim("x", 0) {
         let row = &x[t * groups * k..][..groups * k];
@@ -80,10 +77,9 @@ pub(crate) fn linear(call: &Call) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn grouped_linear(call: &Call) -> Wants {
+pub(crate) fn grouped_linear(call: &Call, bound: Bound) -> Wants {
     let (x, start) = (call.tensor("x").wide(), call.tensor("expert_start").ints());
     let (k, outputs) = (call.dim("x", 1), call.dim("out", 1));
-    let bound = Bound::of(call);
     let mut out = vec![Element::Kept; call.tensor("out").len()];
     for (e, weight) in call.list("weight").iter().enumerate() {
         let weight = weight.wide();
@@ -96,16 +92,16 @@ pub(crate) fn grouped_linear(call: &Call) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn quantize(call: &Call) -> Wants {
+pub(crate) fn quantize(call: &Call, _: Bound) -> Wants {
     let out = call.tensor("out");
     vec![("out", Want::Exact(HostTensor::floats(out.format, &out.shape, &call.tensor("x").values())))]
 }
 
-pub(crate) fn rope(call: &Call) -> Wants {
+pub(crate) fn rope(call: &Call, bound: Bound) -> Wants {
     let x = call.tensor("x");
     let (positions, freqs) = (call.tensor("positions").ints(), call.tensor("freqs").values());
     let (heads, channels) = (x.shape[1], x.shape[2]);
-    let (values, error) = (x.wide(), Bound::of(call).relative());
+    let (values, error) = (x.wide(), bound.relative());
     // Channels before the rotated ones keep their bits.
     let mut out = vec![Element::Kept; values.len()];
     for (t, &position) in positions.iter().enumerate() {
@@ -130,16 +126,16 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-pub(crate) fn hc_mix(call: &Call) -> Wants {
+pub(crate) fn hc_mix(call: &Call, bound: Bound) -> Wants {
     let (mix, rstd) = (call.tensor("mix").wide(), call.tensor("rstd").wide());
     let (base, scale) = (call.tensor("base").wide(), call.tensor("scale").wide());
     let (c, iters, eps) = (call.size("copies"), call.size("iters"), call.real("eps"));
-    let bound = Bound::of(call);
     let (mut pre, mut post, mut comb) = (Vec::new(), Vec::new(), Vec::new());
     for (row, rstd) in mix.chunks(2 * c + c * c).zip(&rstd) {
         let z = |gain: usize, i: usize| row[i] * rstd * scale[gain] + base[i];
         // The error of the argument is the relative error of its exponential.
-        let argument = |gain: usize, i: usize| gamma(4) * ((row[i] * rstd * scale[gain]).abs() + base[i].abs());
+        let argument =
+            |gain: usize, i: usize| bound.roundings(4) * ((row[i] * rstd * scale[gain]).abs() + base[i].abs());
         for i in 0..c {
             pre.push(Element::relative(sigmoid(z(0, i)) + eps, argument(0, i) + bound.relative()));
             post.push(Element::relative(2.0 * sigmoid(z(1, c + i)), argument(1, c + i) + bound.relative()));
@@ -167,9 +163,9 @@ pub(crate) fn hc_mix(call: &Call) -> Wants {
     vec![("pre", Want::Elements(pre)), ("post", Want::Elements(post)), ("comb", Want::Elements(comb))]
 }
 
-pub(crate) fn hc_collapse(call: &Call) -> Wants {
+pub(crate) fn hc_collapse(call: &Call, bound: Bound) -> Wants {
     let (x, pre) = (call.tensor("x"), call.tensor("pre").wide());
-    let (copies, channels, values, bound) = (x.shape[1], x.shape[2], x.wide(), Bound::of(call));
+    let (copies, channels, values) = (x.shape[1], x.shape[2], x.wide());
     let mut out = Vec::new();
     for t in 0..x.shape[0] {
         for d in 0..channels {
@@ -180,9 +176,9 @@ pub(crate) fn hc_collapse(call: &Call) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn hc_expand(call: &Call) -> Wants {
+pub(crate) fn hc_expand(call: &Call, bound: Bound) -> Wants {
     let x = call.tensor("x");
-    let (copies, channels, values, bound) = (x.shape[1], x.shape[2], x.wide(), Bound::of(call));
+    let (copies, channels, values) = (x.shape[1], x.shape[2], x.wide());
     let (y, post, comb) = (call.tensor("y").wide(), call.tensor("post").wide(), call.tensor("comb").wide());
     let mut out = Vec::new();
     for t in 0..x.shape[0] {

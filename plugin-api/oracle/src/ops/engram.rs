@@ -1,13 +1,11 @@
 //! Oracles of the n-gram memory.
 
-use deepinfer_plugin_api::contract::gamma;
-
 use crate::bound::Bound;
 use crate::call::{Call, Value};
 use crate::tensor::HostTensor;
 use crate::want::{Element, Want, Wants};
 
-pub(crate) fn engram_hash(call: &Call) -> Wants {
+pub(crate) fn engram_hash(call: &Call, _: Bound) -> Wants {
     let (tokens, map) = (call.tensor("token_ids").ints(), call.tensor("token_map").ints());
     let mask = call.optional("image_mask").map(HostTensor::ints);
     let (start, slot) = (call.tensor("request_start").ints(), call.tensor("state_slot").ints());
@@ -48,7 +46,7 @@ pub(crate) fn engram_hash(call: &Call) -> Wants {
     vec![("rows", Want::Elements(rows)), ("history", Want::Elements(history))]
 }
 
-pub(crate) fn engram_gather(call: &Call) -> Wants {
+pub(crate) fn engram_gather(call: &Call, _: Bound) -> Wants {
     let (table, out) = (call.tensor("table"), call.tensor("out"));
     let (rows, columns, values) = (table.shape[0], table.shape[1], table.values());
     let mut wanted = Vec::new();
@@ -61,7 +59,7 @@ pub(crate) fn engram_gather(call: &Call) -> Wants {
     vec![("out", Want::ExactButNan(HostTensor::floats(out.format, &out.shape, &wanted)))]
 }
 
-pub(crate) fn engram_gate(call: &Call) -> Wants {
+pub(crate) fn engram_gate(call: &Call, bound: Bound) -> Wants {
     let (x, kv) = (call.tensor("x"), call.tensor("kv").wide());
     let (q_weight, k_weight) = (call.tensor("q_weight").wide(), call.tensor("k_weight").wide());
     let mask = call.optional("image_mask").map(HostTensor::ints);
@@ -73,7 +71,6 @@ pub(crate) fn engram_gate(call: &Call) -> Wants {
         let root = if dot.abs() < 1e-6 { 1e-3 } else { dot.abs().sqrt() };
         1.0 / (1.0 + (-root.copysign(dot)).exp())
     };
-    let bound = Bound::of(call);
     let mut out = Vec::new();
     for t in 0..x.shape[0] {
         let row = &kv[t * (copies + 1) * d..][..(copies + 1) * d];
@@ -92,7 +89,7 @@ pub(crate) fn engram_gate(call: &Call) -> Wants {
             };
             for (c, &x) in stream.iter().enumerate() {
                 let v = row[copies * d + c];
-                let slack = spread * v.abs() + gamma(2) * (x.abs() + (value * v).abs());
+                let slack = spread * v.abs() + bound.roundings(2) * (x.abs() + (value * v).abs());
                 out.push(Element::Near { value: x + value * v, slack });
             }
         }

@@ -9,14 +9,15 @@ mod select;
 
 use deepinfer_plugin_api::op_by_id;
 
+use crate::bound::Bound;
 use crate::call::Call;
 use crate::want::Wants;
 
-/// What the outputs of a call must be, in the order of the op's written arguments; optional ones that are absent have none.
+/// What the outputs of a call must be within a bound, in the order of the op's written arguments; optional ones that are absent have none.
 ///
 /// # Panics
 /// If the call lacks an argument of the op, or its extents or indices break a rule of the op's semantics.
-pub type Oracle = fn(&Call) -> Wants;
+pub type Oracle = fn(&Call, Bound) -> Wants;
 
 /// The oracle of an op by its name; `None` if the catalogue has no such op.
 pub fn oracle_of(op: &str) -> Option<Oracle> {

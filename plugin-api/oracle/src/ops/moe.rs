@@ -8,12 +8,12 @@ use crate::formats;
 use crate::tensor::HostTensor;
 use crate::want::{Element, Want, Wants, half_ulp};
 
-pub(crate) fn moe_gate(call: &Call) -> Wants {
+pub(crate) fn moe_gate(call: &Call, bound: Bound) -> Wants {
     let (logits, bias) = (call.tensor("logits"), call.tensor("bias").values());
     let bias_vl = call.optional("bias_vl").map(HostTensor::values);
     let mask = call.optional("image_mask").map(HostTensor::ints);
     let (e, k) = (logits.shape[1], call.dim("experts", 1));
-    let error = Bound::of(call).relative();
+    let error = bound.relative();
     let normalises = call.size("normalize") == 1 && k > 1;
     let values = logits.wide();
     let (mut experts, mut weights) = (Vec::new(), Vec::new());
@@ -62,7 +62,7 @@ fn scores(logits: &[f64], scoring: usize) -> Vec<f64> {
     }
 }
 
-pub(crate) fn moe_dispatch(call: &Call) -> Wants {
+pub(crate) fn moe_dispatch(call: &Call, _: Bound) -> Wants {
     let (x, experts, weights) = (call.tensor("x"), call.tensor("experts"), call.tensor("weights").values());
     let (k, e) = (experts.shape[1], call.dim("expert_start", 0) - 1);
     let chosen = experts.ints();
@@ -91,7 +91,7 @@ pub(crate) fn moe_dispatch(call: &Call) -> Wants {
     ]
 }
 
-pub(crate) fn swiglu_quantize(call: &Call) -> Wants {
+pub(crate) fn swiglu_quantize(call: &Call, bound: Bound) -> Wants {
     let (gate, up, out) = (call.tensor("gate").wide(), call.tensor("up").wide(), call.tensor("out"));
     let row_weight = call.optional("row_weight").map(HostTensor::wide);
     let (limit, columns) = (call.real("limit"), call.dim("gate", 1));
@@ -108,7 +108,7 @@ pub(crate) fn swiglu_quantize(call: &Call) -> Wants {
         })
         .collect();
     let to_bf16 = call.size("mid") == 1;
-    let error = Bound::of(call).relative();
+    let error = bound.relative();
     // Before the first rounding, which is to F32 or BF16.
     let slack = |h: f64| error * h.abs();
     let want = match out.format {
@@ -126,7 +126,7 @@ pub(crate) fn swiglu_quantize(call: &Call) -> Wants {
     vec![("out", want)]
 }
 
-pub(crate) fn moe_combine(call: &Call) -> Wants {
+pub(crate) fn moe_combine(call: &Call, _: Bound) -> Wants {
     let (y, row_of, out) = (call.tensor("y").values(), call.tensor("row_of"), call.tensor("out"));
     let shared = call.optional("shared").map(HostTensor::values);
     let (k, columns) = (row_of.shape[1], out.shape[1]);

@@ -2,10 +2,11 @@
 
 use deepinfer_plugin_api::numerics::gumbel::{Domain, noise};
 
+use crate::bound::Bound;
 use crate::call::Call;
 use crate::want::{Element, Want, Wants};
 
-pub(crate) fn fused_sample(call: &Call) -> Wants {
+pub(crate) fn fused_sample(call: &Call, _: Bound) -> Wants {
     let (logits, inverse) = (call.tensor("logits"), call.tensor("inv_temperature").values());
     let (seeds, positions) = (call.tensor("seed").ints(), call.tensor("position").ints());
     let (vocabulary, values) = (logits.shape[1], logits.values());

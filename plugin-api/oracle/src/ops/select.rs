@@ -1,7 +1,6 @@
 //! Oracles of the choice of cache entries, and of the attention over them.
 
 use deepinfer_plugin_api::Format;
-use deepinfer_plugin_api::contract::UNIT_ROUNDOFF;
 
 use crate::bound::Bound;
 use crate::cache_entries::CacheEntries;
@@ -9,7 +8,7 @@ use crate::call::Call;
 use crate::formats;
 use crate::want::{Element, Want, Wants};
 
-pub(crate) fn index_scores(call: &Call) -> Wants {
+pub(crate) fn index_scores(call: &Call, bound: Bound) -> Wants {
     let (q, head_weight, keys) = (call.tensor("q"), call.tensor("head_weight"), call.tensor("keys"));
     let heads = head_weight.shape[1];
     let dim = q.shape[1] / heads;
@@ -25,7 +24,7 @@ pub(crate) fn index_scores(call: &Call) -> Wants {
         .map(|&w| if head_weight.format == Format::Bf16 { formats::bf16(w * scale) } else { w * scale })
         .map(f64::from)
         .collect();
-    let (columns, bound) = (call.dim("out", 1), Bound::of(call));
+    let columns = call.dim("out", 1);
     let mut out = Vec::new();
     for t in 0..q.shape[0] {
         for c in 0..columns {
@@ -58,7 +57,7 @@ pub(crate) fn index_scores(call: &Call) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn candidate_block_max(call: &Call) -> Wants {
+pub(crate) fn candidate_block_max(call: &Call, _: Bound) -> Wants {
     let (scores, visible, size) = (call.tensor("scores"), call.tensor("visible").ints(), call.size("block_size"));
     let (columns, values) = (scores.shape[1], scores.values());
     let mut out = Vec::new();
@@ -80,7 +79,7 @@ pub(crate) fn candidate_block_max(call: &Call) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn topk_select(call: &Call) -> Wants {
+pub(crate) fn topk_select(call: &Call, _: Bound) -> Wants {
     let (scores, k) = (call.tensor("scores"), call.dim("out", 1));
     let columns = scores.shape[1];
     let values = scores.values();
@@ -98,7 +97,7 @@ pub(crate) fn topk_select(call: &Call) -> Wants {
     vec![("out", Want::Elements(out))]
 }
 
-pub(crate) fn restore_candidate_indices_inplace(call: &Call) -> Wants {
+pub(crate) fn restore_candidate_indices_inplace(call: &Call, _: Bound) -> Wants {
     let (columns, candidates) = (call.tensor("columns"), call.tensor("candidates"));
     let (size, listed, blocks) = (call.size("block_size") as i64, candidates.shape[1], candidates.ints());
     let entry = |(i, c): (usize, i64)| {
@@ -112,11 +111,10 @@ pub(crate) fn restore_candidate_indices_inplace(call: &Call) -> Wants {
     vec![("columns", Want::Elements(out))]
 }
 
-pub(crate) fn sparse_attention(call: &Call) -> Wants {
+pub(crate) fn sparse_attention(call: &Call, bound: Bound) -> Wants {
     let q = call.tensor("q");
     let (heads, dim, queries) = (q.shape[1], q.shape[2], q.wide());
     let (sink, scale, rounds) = (call.tensor("sink").wide(), call.real("scale"), call.size("round_probs") == 1);
-    let bound = Bound::of(call);
     let mut sources = vec![(
         call.tensor("window"),
         call.tensor("window_slots"),
@@ -164,7 +162,7 @@ fn attend(
     let score_error = bound.sum_error(magnitude);
     let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     // Of a probability: the scores and the largest of them, their difference, and the exponential.
-    let error = |s: f64| 2.0 * score_error + bound.relative() + (s - largest).abs() * UNIT_ROUNDOFF;
+    let error = |s: f64| 2.0 * score_error + bound.relative() + (s - largest).abs() * bound.unit();
 
     let probabilities: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
     let sum = probabilities.iter().sum::<f64>() + (sink - largest).exp();
