@@ -1,12 +1,12 @@
-/* graph.c whose tables end where memory does. The option edge=STRUCT/SIZE copies the structs of that name to the end of a
+/* host_backend.c whose tables end where memory does. The option edge=STRUCT/SIZE copies the structs of that name to the end of a
  * page behind which nothing may be touched, with SIZE as struct_size: a core that reads further dies. Of a size that is no
  * multiple of 8 the rest up to the next multiple is junk.
  *
  * It has an op of its own, so that there are reflection rows, and its gather fails when the index is empty. */
 #define _DEFAULT_SOURCE
 #define NAME "edges"
-#define deepinfer_backend_entry graph_backend_entry
-#include "graph.c"
+#define deepinfer_backend_entry host_backend_entry
+#include "host_backend.c"
 #undef deepinfer_backend_entry
 #include <sys/mman.h>
 #include <unistd.h>
@@ -32,6 +32,15 @@ static void *at_edge(const void *structs, size_t count, size_t known, size_t *st
 
 static int is_edge(const char *name) { return strcmp(edge_struct, name) == 0; }
 
+/* ---- graphs, which nobody asks for: no op here says that it can be captured ---- */
+static DiError *no_begin(DiBackend *b, DiStream *s) { return (void)b, (void)s, fail(DI_E_NOT_CAPTURABLE, 0, "no graphs"); }
+static DiError *no_end(DiBackend *b, DiStream *s, DiGraph **out) { return (void)out, no_begin(b, s); }
+static DiError *no_exec(DiBackend *b, DiGraph *g, DiGraphExec **out) { return (void)g, (void)out, no_begin(b, NULL); }
+static DiError *no_launch(DiBackend *b, DiGraphExec *e, DiStream *s) { return (void)e, no_begin(b, s); }
+static void no_graph(DiBackend *b, DiGraph *g) { (void)b, (void)g; }
+static void no_more_exec(DiBackend *b, DiGraphExec *e) { (void)b, (void)e; }
+static const DiGraphApi graph_api = {sizeof(DiGraphApi), 0, no_begin, no_end, no_exec, NULL, no_launch, no_graph, no_more_exec};
+
 /* ---- an op of its own ---- */
 typedef struct { DiOpHeader h; DiTensor x; float factor; uint32_t reserved0; } ArgsScaleV1;
 #define DI_OP_SCALE 0x80000001u
@@ -46,13 +55,14 @@ static DiOpInfo scale_info = {
 static DiOpsTable scale_table = {sizeof(DiOpsTable), 0, &scale_info, 1, sizeof(DiOpInfo)};
 
 static const void *edge_table(DiBackend *b, uint32_t table) {
+  (void)b;
   if (table == DI_TABLE_OPS) {
     if (is_edge("DiArgInfo")) scale_info.args = at_edge(scale_args, 2, sizeof *scale_args, &scale_info.arg_stride);
     if (is_edge("DiOpInfo")) scale_table.ops = at_edge(&scale_info, 1, sizeof scale_info, &scale_table.op_stride);
     return is_edge("DiOpsTable") ? at_edge(&scale_table, 1, sizeof scale_table, NULL) : &scale_table;
   }
-  if (table == DI_TABLE_GRAPH && is_edge("DiGraphApi")) return at_edge(&graph_api, 1, sizeof graph_api, NULL);
-  return graph_table(b, table);
+  if (table != DI_TABLE_GRAPH) return NULL;
+  return is_edge("DiGraphApi") ? at_edge(&graph_api, 1, sizeof graph_api, NULL) : &graph_api;
 }
 
 /* ---- an error ---- */
@@ -61,7 +71,7 @@ static void keep(DiError *error) { (void)error; }
 static DiError *edge_gather(DiBackend *b, DiPlan *plan, DiStream *s, const DiOpHeader *h) {
   static const DiError error = {sizeof(DiError), DI_E_INVALID, 0, 9, TEXT("nothing is to be gathered"), TEXT("edges/gather"),
                                 keep};
-  if (((const DiArgsGatherV1 *)h)->index.shape[0] > 0) return graph_gather(b, plan, s, h);
+  if (((const DiArgsGatherV1 *)h)->index.shape[0] > 0) return gather(b, plan, s, h);
   return at_edge(&error, 1, sizeof error, NULL);
 }
 
@@ -77,7 +87,6 @@ static void log_line(const DiHostApi *host) {
 
 int32_t deepinfer_backend_entry(const DiEntryRequest *request, DiEntryReply *reply) {
   static const char key[] = "edge=";
-  static DiOpEntry entries[3];
   DiEntryRequest plain;
   const char *slash;
   memset(&plain, 0, sizeof plain);
@@ -92,12 +101,10 @@ int32_t deepinfer_backend_entry(const DiEntryRequest *request, DiEntryReply *rep
     plain.options.len = 0;
   }
   log_line(plain.host);
-  if (graph_backend_entry(&plain, reply) != 0) return DI_E_INTERNAL;
-  memcpy(entries, graph_entries, sizeof entries);
-  entries[0].run = edge_gather;
-  api.known.ops = entries;
+  if (host_backend_entry(&plain, reply) != 0) return DI_E_INTERNAL;
+  entries[0].known.run = edge_gather;
   api.known.table = edge_table;
-  if (is_edge("DiOpEntry")) api.known.ops = at_edge(entries, 3, sizeof *entries, &api.known.op_stride);
+  if (is_edge("DiOpEntry")) api.known.ops = at_edge(entries, api.known.n_ops, sizeof *entries, &api.known.op_stride);
   if (is_edge("DiRuntimeApi")) api.known.runtime = at_edge(&runtime.known, 1, sizeof runtime.known, NULL);
   if (is_edge("DiBackendApi")) reply->api = at_edge(&api.known, 1, sizeof api.known, NULL);
   return 0;

@@ -136,6 +136,7 @@ fn strayed(backend: &RawBackend) -> Result<(), String> {
 fn calls(path: &Path, steps: &mut Steps) {
     let backend = RawBackend::start(path, Core::present());
     // What panics, panics for whole structs, too.
+    let quant = layout("DiQuant");
     for op in OPS {
         let implementations = backend.implementations(op);
         // What panics, panics for whole structs, too.
@@ -148,14 +149,18 @@ fn calls(path: &Path, steps: &mut Steps) {
         for (size, missing) in heads.into_iter().chain(args.ends()) {
             call(&backend, &case, (&args.name, size, missing), needs_more(op, size), path, steps);
         }
+        let scale_ends =
+            quant.fields.iter().find(|(field, _)| *field == "scale").expect("scales").1 + size_of::<usize>();
         if let Some(case) = case_with(op, |call| call.contains("FP8_") || call.contains("FP4_")) {
-            let quant = layout("DiQuant");
-            let scale_ends =
-                quant.fields.iter().find(|(field, _)| *field == "scale").expect("scales").1 + size_of::<usize>();
             for (size, missing) in quant.ends() {
                 call(&backend, &case, ("DiQuant", size, missing), size < scale_ends, path, steps);
             }
         }
+        backend.set_quantises(true);
+        for (size, missing) in quant.ends() {
+            call(&backend, &case, ("DiQuant", size, missing), true, path, steps);
+        }
+        backend.set_quantises(false);
         let [asks, plans] = [
             implementations.iter().any(|entry| entry.supports.is_some()),
             implementations.iter().any(|entry| entry.plan.is_some()),
@@ -207,7 +212,7 @@ fn call(
                 Err(format!("it was refused with code {}: {}", error.code, error.message))
             }
             None if must_refuse => Err("it was accepted".to_owned()),
-            _ if missing.is_none() => outcome,
+            _ if missing.is_none() && !must_refuse => outcome,
             _ => Ok(()),
         }
     });

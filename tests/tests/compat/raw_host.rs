@@ -117,6 +117,8 @@ pub(crate) struct RawBackend {
     runtime: &'static DiRuntimeApi,
     device: *mut DiDevice,
     stream: *mut DiStream,
+    /// Whether the first tensor of two or more dimensions gets a record of quantisation that it has no use for.
+    quantises: Cell<bool>,
     /// What the last call of an op said.
     last: RefCell<Option<RawError>>,
     /// Whether the last call wrote behind the end of a struct.
@@ -177,14 +179,19 @@ impl RawBackend {
             taken(open(api.backend, 0, std::ptr::null(), &raw mut device)).expect("device 0");
             let create = runtime.stream_create.expect("a required function");
             taken(create(api.backend, device, 0, 0, &raw mut stream)).expect("a stream");
-            let (last, odd, strayed) = Default::default();
-            Self { core, odd, api, runtime, device, stream, last, strayed }
+            let (last, odd, strayed, quantises) = Default::default();
+            Self { core, odd, quantises, api, runtime, device, stream, last, strayed }
         }
     }
 
     /// From now on, this struct has `size` bytes.
     pub(crate) fn set_odd(&self, name: &str, size: usize) {
         self.odd.replace(Some((name.to_owned(), size)));
+    }
+
+    /// Whether from now on the first tensor of two or more dimensions gets a record of quantisation, if it has none.
+    pub(crate) fn set_quantises(&self, quantises: bool) {
+        self.quantises.set(quantises);
     }
 
     fn size_of(&self, name: &str, present: usize) -> usize {
@@ -259,7 +266,11 @@ impl RawBackend {
     unsafe fn run(&self, info: &'static OpInfo, args: *const DiOpHeader) -> Result<(), RawError> {
         // SAFETY: the caller's contract; functions of the table get what the header says.
         unsafe {
-            let mut call = Arguments::copy(info, args, self.size_of("DiQuant", size_of::<DiQuant>()));
+            let quant_size = self.size_of("DiQuant", size_of::<DiQuant>());
+            let mut call = Arguments::copy(info, args, quant_size);
+            if self.quantises.get() {
+                call.quantise(info, quant_size);
+            }
             let size = self.size_of(&argument_struct_name(info), argument_struct(info).size);
             let mut declined = RawError { code: DI_E_UNSUPPORTED, message: format!("there is no {}", info.name) };
             for entry in self.implementations(info) {
@@ -278,8 +289,10 @@ impl RawBackend {
                 if let Some(make) = entry.plan {
                     let fill = |out| make(self.api.backend, self.device, proto.at(), &raw mut plan, out);
                     let needs = self.filled::<DiPlanInfo>("DiPlanInfo", fill)?;
-                    workspace.resize_with(needs.workspace_bytes.div_ceil(BLOCK as u64) as usize, Block::default);
-                    call.set_workspace(workspace.as_mut_ptr().cast(), needs.workspace_bytes);
+                    let align = needs.workspace_align.max(1) as usize;
+                    workspace.resize(needs.workspace_bytes as usize + align, 0u8);
+                    let start = workspace.as_mut_ptr().align_offset(align);
+                    call.set_workspace(workspace[start..].as_mut_ptr().cast(), needs.workspace_bytes);
                 }
                 let run = entry.run.expect("an implementation");
                 let args = call.at_edge(size);
@@ -301,7 +314,7 @@ struct Arguments {
     words: Vec<u64>,
     /// The copied lists, and the records that the descriptors point to.
     _lists: Vec<Vec<DiTensor>>,
-    _quants: Vec<AtEdge>,
+    quants: Vec<AtEdge>,
 }
 
 impl Arguments {
@@ -336,7 +349,25 @@ impl Arguments {
                 }
             }
         }
-        Self { words, _lists: lists, _quants: quants }
+        Self { words, _lists: lists, quants }
+    }
+
+    /// Gives the first tensor of two or more dimensions without a record of quantisation one whose scales are the tensor
+    /// itself.
+    fn quantise(&mut self, info: &OpInfo, size: usize) {
+        for arg in info.args.iter().filter(|arg| arg.kind == Kind::Tensor) {
+            // SAFETY: reflection says that a descriptor lies there.
+            let tensor = unsafe { &mut *self.words.as_mut_ptr().byte_add(arg.offset).cast::<DiTensor>() };
+            if tensor.ndim >= 2 && tensor.quant.is_null() {
+                // SAFETY: numbers and pointers: zeros are valid.
+                let mut quant: DiQuant = unsafe { zeroed() };
+                (quant.scheme, quant.block, quant.scale) = (DI_QS_BLOCK, [1, 32, 0, 0], &raw const *tensor);
+                let quant = AtEdge::of(&quant, size);
+                tensor.quant = quant.at();
+                self.quants.push(quant);
+                return;
+            }
+        }
     }
 
     fn set_workspace(&mut self, memory: *mut c_void, bytes: u64) {

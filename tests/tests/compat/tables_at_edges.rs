@@ -68,8 +68,9 @@ fn use_backend(backend: &'static LoadedBackend) -> Result<String, String> {
     let own = backend.vendor_ops();
     let device = backend.open(1).map_err(|e| e.to_string())?;
     let gathered = gathers(&device);
-    let again = device.record(|| device.fill(&floats(&device, 4)?, 1)).and_then(|list| device.launch(&list));
-    again.map_err(|e| e.to_string())?;
+    let filled = floats(&device, 4).map_err(|e| e.to_string())?;
+    let again = device.record(|| device.fill(&filled, 1)).and_then(|list| device.launch(&list));
+    again.map_err(|e: OpError| e.to_string())?;
     if gathered.map_err(|e| e.to_string())? != [20.0, 21.0] {
         return wrong("the result of gather");
     }
