@@ -389,10 +389,12 @@ mod tests {
 
     use super::*;
 
-    /// Plugins by name, each with its manifest's priority and devices; `None` stands for a library without a manifest.
-    fn candidates(list: &[(&str, Option<(i32, &[&str])>)]) -> (tempfile::TempDir, Vec<Candidate>) {
+    /// Name of a plugin, and its manifest's priority and devices; `None` stands for a library without a manifest.
+    type Plugin<'a> = (&'a str, Option<(i32, &'a [&'a str])>);
+
+    fn candidates(list: &[Plugin<'_>]) -> (tempfile::TempDir, Vec<Candidate>) {
         let folder = tempfile::tempdir().unwrap();
-        let of = |(name, manifest): &(&str, Option<(i32, &[&str])>)| {
+        let of = |(name, manifest): &Plugin<'_>| {
             let library = format!("libdeepinfer_{name}.so");
             std::fs::write(folder.path().join(&library), "").unwrap();
             let Some((priority, devices)) = manifest else { return Candidate::of_path(&folder.path().join(library)) };

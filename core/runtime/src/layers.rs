@@ -69,7 +69,7 @@ pub enum LayerError {
         /// What it was to wrap.
         over: String,
         /// Why.
-        reason: LoadError,
+        reason: Box<LoadError>,
     },
 }
 
@@ -124,7 +124,11 @@ impl Layers {
         search: &SearchPath,
     ) -> Result<&'static LoadedBackend, LayerError> {
         self.0.iter().rev().try_fold(backend, |inner, layer| {
-            let refused = |reason| LayerError::Refused { layer: layer.target.clone(), over: inner.title(), reason };
+            let refused = |reason| LayerError::Refused {
+                layer: layer.target.clone(),
+                over: inner.title(),
+                reason: Box::new(reason),
+            };
             let candidate = layer.find(search)?;
             let library = candidate.library().map_err(refused)?;
             wrap(library, candidate.manifest(), &layer.options, inner).map_err(refused)

@@ -179,7 +179,7 @@ pub enum SelectError {
         /// Device.
         device: u32,
         /// Why.
-        reason: OpenError,
+        reason: Box<OpenError>,
     },
     /// A layer cannot be put over the backend.
     #[error(transparent)]
@@ -258,7 +258,7 @@ impl Runtime {
     pub fn open(&self, selection: &Selection) -> Result<OpenDevice, SelectError> {
         let (backend, device) = self.select_for_text(selection)?;
         let (name, path) = (backend.title(), backend.path().to_owned());
-        backend.open(device).map_err(|reason| SelectError::Open { name, path, device, reason })
+        backend.open(device).map_err(|reason| SelectError::Open { name, path, device, reason: Box::new(reason) })
     }
 
     /// As [`Runtime::select`], and the backend can run the text model.
