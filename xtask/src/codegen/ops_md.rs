@@ -15,7 +15,8 @@ pub(crate) fn page(catalogue: &Catalogue) -> String {
          `c gamma(k) S`, where k is the length of the sum, S the sum of the magnitudes of its terms, and gamma(k) = k u / (1 - k u) with \
          u = 2^-24, the unit roundoff of an F32 accumulator: an F32 sum in any order is within gamma(k) S, and c = 2 leaves room for \
          an accumulator that truncates. A BOUND may have ulps for what is computed beside its sum; how several stages compose is said there. \
-         DIST is a distribution of which results are drawn. Half a unit in the last place of the output comes on top of each. \
+         DIST is a distribution of which results are drawn. Half a unit in the last place of the output comes on top of each; within ULP and BOUND a result may be rounded to F32 on \
+         its way to BF16. \
          Denormals that are kept are flushed to zero neither as operands nor as results. A backend may be tighter, never looser.\n\n",
     );
     out += "| id | op | family | contract | what |\n|---|---|---|---|---|\n";
