@@ -78,8 +78,8 @@ pub(crate) unsafe fn tensor(raw: &DiTensor) -> Result<Tensor, String> {
         // SAFETY: not null, `ndim` extents by the caller's contract.
         _ => unsafe { std::slice::from_raw_parts(at.cast_const(), rank) }.to_vec(),
     };
-    // SAFETY: null or a record by the caller's contract.
-    let quant = unsafe { raw.quant.as_ref() };
+    // SAFETY: a record by the caller's contract, as far as its writer knew it.
+    let quant = (!raw.quant.is_null()).then(|| unsafe { sized(raw.quant) });
     let (mut scale, mut info) = (None, None);
     if let Some(quant) = quant {
         // SAFETY: as above; scales have no scales.
