@@ -87,6 +87,20 @@ fn the_helpers_compile_without_a_warning_in_c_and_cpp() {
     }
 }
 
+/// The worked example of the guide for authors, as it stands there.
+#[test]
+fn the_code_in_the_guide_compiles() {
+    let Some(mut compiler) = compiler(Language::C11) else { return };
+    let guide = fs::read_to_string(repository().join("plugin-api/README.md")).unwrap();
+    let code: Vec<&str> = guide.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(!code.is_empty());
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("guide.c");
+    let head = "#include \"deepinfer_plugin_helpers.h\"\n#define BACKEND \"guide\"\n";
+    fs::write(&source, format!("{head}{}", code.concat())).unwrap();
+    run_command(compiler.args(["-Wno-unused-function", "-fsyntax-only"]).arg(source));
+}
+
 #[test]
 fn the_entry_refuses_what_it_does_not_speak() {
     let Some(library) = library() else { return };

@@ -70,7 +70,8 @@ DiError *fused_sample(DiBackend *b, DiPlan *plan, DiStream *stream, const DiOpHe
   position = (const int32_t *)(const void *)di_address(&a.position);
   token = (int32_t *)(void *)di_address(&a.token);
   for (n = 0; n < rows; ++n) {
-    if (position[n] < 0) return di_refuse(call, "position[%" PRId64 "] is %" PRId32 ", but must not be negative", n, position[n]);
+    if (position[n] < 0)
+      return di_refuse(call, "position[%" PRId64 "] is %" PRId32 ", but must not be negative", n, position[n]);
     if (!(inv_temperature[n] >= 0) || di_bits(inv_temperature[n]) == 0x7F800000u)
       return di_refuse(call, "inv_temperature[%" PRId64 "] is %g, but must be finite and at least 0", n,
                        (double)inv_temperature[n]);
