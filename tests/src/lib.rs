@@ -10,19 +10,20 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use deepinfer_ops::Device;
-use deepinfer_runtime::{Runtime, SearchPath, Selection};
+use deepinfer_runtime::{Runtime, Selection};
 
 pub use golden::Golden;
 pub use tensors::{Tensors, bf16_bytes, f32_bytes};
 
-/// A device of the backend that `DEEPINFER_ACCELERATOR` names, or of cpu-reference.
+/// A device of the backend that `DEEPINFER_ACCELERATOR` names, or of cpu-reference, under the layers of
+/// `DEEPINFER_LAYERS`.
 ///
 /// # Panics
 /// If there is none, with the reason.
 pub fn device() -> Rc<dyn Device> {
     let name = std::env::var("DEEPINFER_ACCELERATOR").unwrap_or_else(|_| "cpu".to_owned());
     let selection = Selection::parse(&name).unwrap_or_else(|e| panic!("{e}"));
-    let runtime = Runtime::new(SearchPath::from_environment());
+    let runtime = Runtime::from_environment().unwrap_or_else(|e| panic!("{e}"));
     Rc::new(runtime.open(&selection).unwrap_or_else(|e| panic!("{e}")))
 }
 

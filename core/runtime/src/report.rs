@@ -16,7 +16,7 @@ use crate::layers::LayerInfo;
 use crate::load::LoadError;
 use crate::offer::{LinkInfo, SpaceInfo, VendorOp};
 use crate::one_line::one_line;
-use crate::select::{Runtime, SelectError, Selection};
+use crate::select::{Choice, Runtime, Selection};
 
 /// Links are asked for between so many devices at most: their number grows with the square.
 const MOST_LINKED: usize = 16;
@@ -141,28 +141,12 @@ pub struct ProfileReport {
 impl Runtime {
     /// Loads every candidate on the search path, and before them the file that `selection` names, and reports on each.
     pub fn report(&self, selection: &Selection) -> Vec<BackendReport> {
-        let candidates = self.reported_candidates(selection);
-        candidates.iter().map(|(candidate, options)| BackendReport::of(candidate, options)).collect()
-    }
-
-    /// Candidates that a report is about, each with the options that it is to get: the file that `selection` names, then
-    /// those on the search path.
-    pub fn reported_candidates(&self, selection: &Selection) -> Vec<(Candidate, String)> {
         let named = match &selection.choice {
-            crate::Choice::Path(path) => Some((Candidate::of_path(path), selection.options.clone())),
-            _ => None,
+            Choice::Path(path) => Some(BackendReport::of(&Candidate::of_path(path), &selection.options)),
+            Choice::Auto | Choice::Name(_) => None,
         };
-        let found = self.search().candidates().into_iter().map(|candidate| (candidate, String::new()));
-        named.into_iter().chain(found).collect()
-    }
-
-    /// What [`Runtime::open`] would do with a selection, as a sentence; opens nothing.
-    ///
-    /// # Errors
-    /// As [`Runtime::open`], apart from the opening.
-    pub fn outcome(&self, selection: &Selection) -> Result<String, SelectError> {
-        let (backend, device) = self.select_for_text(selection)?;
-        Ok(format!("device {device} of {} ({})", backend.title(), backend.path().display()))
+        let found = self.search().candidates();
+        named.into_iter().chain(found.iter().map(|candidate| BackendReport::of(candidate, ""))).collect()
     }
 }
 

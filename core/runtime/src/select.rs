@@ -265,7 +265,7 @@ impl Runtime {
     ///
     /// # Errors
     /// As [`Runtime::select`]; the backend that was named lacks ops.
-    pub fn select_for_text(&self, selection: &Selection) -> Result<(&'static LoadedBackend, u32), SelectError> {
+    fn select_for_text(&self, selection: &Selection) -> Result<(&'static LoadedBackend, u32), SelectError> {
         let (backend, device) = self.select(selection)?;
         let missing = missing_ops(backend, TEXT_PROFILE);
         if missing.is_empty() {
