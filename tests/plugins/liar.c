@@ -53,13 +53,16 @@ DI_EXPORT int32_t deepinfer_backend_entry(const DiEntryRequest *request, DiEntry
   known.build = di_str("C11");
   known.flags = DI_RF_CONTAINS_PANICS;
   known.api = &api;
-  if (length > prefix && length - prefix < sizeof fault && memcmp(request->options.ptr, key, prefix) == 0) {
+  if (request->min_major > DI_ABI_MAJOR || request->max_major < DI_ABI_MAJOR) {
+    known.error = di_fail(DI_E_ABI, 0, BACKEND, "it speaks major %u of the plugin ABI, the core %u to %u", DI_ABI_MAJOR,
+                          (unsigned)request->min_major, (unsigned)request->max_major);
+  } else if (length > prefix && length - prefix < sizeof fault && memcmp(request->options.ptr, key, prefix) == 0) {
     memcpy(fault, request->options.ptr + prefix, length - prefix);
   } else if (length != 0) {
-    known.api = NULL;
     known.error = di_fail(DI_E_INVALID, 0, BACKEND, "the only option is fault=NAME");
   }
   if (has("boot")) abort();
+  if (known.error != NULL) known.api = NULL;
   di_fill_struct(reply, &known, sizeof known);
-  return known.error == NULL ? 0 : DI_E_INVALID;
+  return known.error == NULL ? 0 : known.error->code;
 }

@@ -37,6 +37,7 @@ pub(crate) enum Command {
     Backends(BackendsArgs),
     Doctor(DoctorArgs),
     Parity(ParityArgs),
+    Replay(ReplayArgs),
     /// For authors of plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
@@ -254,11 +255,14 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Levels:
-  L0  loading, what the plugin says of itself, refusals
+  L0  loading, other cores, structs of every length, unknown values, promises that are kept
   L1  memory, copies, fills, streams, events, threads
-  L2  ops against oracles in 64-bit floats; empty, wrong and malformed arguments
+  L2  ops against oracles in 64-bit floats; empty, wrong and malformed arguments; memory around the tensors
   L3  the small model in the program makes the tokens that it makes on the processor
-  L4  the same bits again, with strides, over any memory, for a row alone and in company
+  L4  the same bits again, with strides, over any memory and workspace, for a row alone and in company, on two streams
+  L5  recorded work and its replay; threads after the shutdown
+
+Failures of one cause are one line FOUND, with the name of the kind of fault.
 
 Every case runs in another process: one that crashes or hangs is a failure by its name, and the others go on.
 A form of an op that the backend declines is not supported, which is no failure, unless nothing is left of an
@@ -284,8 +288,8 @@ pub(crate) struct ParityArgs {
     #[arg(long, value_name = "GLOB")]
     pub(crate) case: Option<String>,
 
-    /// Levels, as L0,L2 or L0..L4
-    #[arg(long, value_name = "LEVELS", default_value = "L0..L4", value_parser = levels)]
+    /// Levels, as L0,L2 or L0..L5
+    #[arg(long, value_name = "LEVELS", default_value = "L0..L5", value_parser = levels)]
     pub(crate) level: Levels,
 
     /// Seed of the arguments
@@ -312,6 +316,16 @@ pub(crate) struct ParityArgs {
     #[arg(long, value_name = "FILE.html")]
     pub(crate) html: Option<PathBuf>,
 
+    /// Layers over the backend, as in DEEPINFER_LAYERS, which counts without this option; what they report is a failure
+    #[arg(long, value_name = "LAYERS")]
+    pub(crate) layers: Option<String>,
+
+    /// Keep the call of every op case that fails as a file in this folder, for `replay`
+    ///
+    /// The reports name the files. Calls that are wrong on purpose are not kept.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) bundles: Option<PathBuf>,
+
     /// Failures that are known: a file of lines `op[/case] # reason`, with wildcards
     #[arg(long, value_name = "FILE")]
     pub(crate) expect_failures: Option<PathBuf>,
@@ -319,6 +333,40 @@ pub(crate) struct ParityArgs {
     /// Profile whose ops the backend must have; `none` requires nothing
     #[arg(long, value_name = "PROFILE", default_value = TEXT_PROFILE)]
     pub(crate) profile: String,
+}
+
+/// Make one recorded call again and hold the result to the oracle
+///
+/// Bundles are files that `parity --bundles` and the validation layer write: a call of an op with all its arguments,
+/// and what a backend gave for it. The call is made in another process.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 the result is within the contract of the op (and has the bits of the other backend), 1 it is not,
+or the call failed, 2 the bundle or a backend is refused, or the backend declines the call.
+
+Examples:
+  deepinfer replay rstd.value.3.seed-0.dibundle.safetensors --backend ./libdeepinfer_mine.so
+  deepinfer replay rstd.value.3.seed-0.dibundle.safetensors --backend mine --against cpu --json")]
+pub(crate) struct ReplayArgs {
+    /// File with the call
+    #[arg(value_name = "BUNDLE")]
+    pub(crate) bundle: PathBuf,
+
+    /// Backend: its name or the path of the plugin, as in `generate`
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) backend: String,
+
+    /// Compare the bits with those of this backend
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) against: Option<String>,
+
+    /// Longest time for the call
+    #[arg(long, value_name = "SECONDS", default_value = "10", allow_negative_numbers = true, value_parser = whole::<u64>(1..=MOST_SECONDS))]
+    pub(crate) timeout: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -20,14 +20,17 @@ mod output;
 mod parity;
 mod plugin;
 mod process;
+mod replay;
 mod terminal;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::{Arguments, Command};
 use crate::failure::Failure;
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Backends(args) => backends::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Parity(args) => parity::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Plugin(command) => plugin::run(command),
         Command::ParityWorker => parity::worker::run(),
         Command::PluginWorker(args) => plugin::worker::run(args),
@@ -85,11 +89,12 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
 /// Sends log events to standard error: warnings and errors, or what `RUST_LOG` asks for.
 fn log_to_stderr() {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false)
         // A closed standard error is no reason to stop.
         .log_internal_errors(false)
-        .init();
+        .with_filter(filter);
+    let breaches = parity::breaches::Breaches.with_filter(LevelFilter::ERROR);
+    tracing_subscriber::registry().with(lines).with(breaches).init();
 }

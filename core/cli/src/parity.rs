@@ -2,28 +2,31 @@
 //!
 //! Every case runs in another process ([`worker`]) under a time limit; [`supervisor`] starts another one when it dies.
 
+pub(crate) mod breaches;
+pub(crate) mod bundles;
 mod levels;
 mod miniature;
-mod supervisor;
+pub(crate) mod supervisor;
 mod task;
 mod whole;
 pub(crate) mod worker;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use deepinfer_parity::{
-    Check, Expectations, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html, junit, ops, required_ops,
+    Check, Expectations, Finding, Identity, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html, junit, ops,
+    required_ops,
 };
-use deepinfer_runtime::{Choice, Selection};
+use deepinfer_runtime::{Choice, Layers, Selection};
 use indicatif::ProgressBar;
 
 pub(crate) use levels::{Levels, levels};
 use supervisor::{Done, NotReady, Supervisor};
-use task::{Task, first_cases, last_cases};
+use task::{Task, first_cases, last_cases, load_cases};
 
 use crate::args::ParityArgs;
 use crate::failure::Failure;
@@ -40,10 +43,18 @@ const NO_PROFILE: &str = "none";
 /// # Errors
 /// The arguments are wrong or the backend does not load ([`Failure::Input`]); something failed ([`Failure::Fault`]).
 pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
+    if let Some(layers) = &args.layers {
+        Layers::parse(layers).map_err(Failure::input)?;
+    }
     let plan = Plan::of(args)?;
     let files = Files::create(args)?;
-    let supervisor =
-        Supervisor { backend: args.backend.clone(), seed: args.seed, timeout: Duration::from_secs(args.timeout) };
+    let supervisor = Supervisor {
+        backend: args.backend.clone(),
+        seed: args.seed,
+        timeout: Duration::from_secs(args.timeout),
+        layers: args.layers.clone(),
+        bundles: args.bundles.as_deref().map(bundles::folder).transpose().map_err(Failure::Input)?,
+    };
     let (identity, has) = match supervisor.probe().map_err(Failure::Fault)? {
         Ok(ready) => ready,
         Err(NotReady::Refused(why)) => return Err(Failure::Input(anyhow!("{why}"))),
@@ -58,7 +69,7 @@ pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
             identity.backend
         )));
     }
-    let lines = plan.run(args, &supervisor, tasks)?;
+    let lines = plan.run(args, &supervisor, &identity, tasks)?;
     let passes = plan.expectations.unexpected_passes(&failed_or_not(&lines));
     let (missing, others) = plan.lacking(&has, &lines);
     let report = Report::new(identity, (args.seed, &args.level.0, &args.profile), (missing, others), lines, passes);
@@ -133,7 +144,7 @@ impl Plan {
                 && levels.contains(&task.level())
                 && args.case.as_deref().is_none_or(fits)
         };
-        let mut tasks = vec![Task::UnknownOption];
+        let mut tasks: Vec<Task> = load_cases().collect();
         tasks.extend(first_cases().map(Task::Whole));
         for op in ops().filter(|op| self.subjects.contains(op) && has.iter().any(|name| name == op)) {
             for check in Check::ALL.into_iter().filter(|check| levels.contains(&check.level())) {
@@ -145,20 +156,44 @@ impl Plan {
         tasks
     }
 
-    fn run(&self, args: &ParityArgs, supervisor: &Supervisor, tasks: Vec<Task>) -> Result<Vec<Line>, Failure> {
+    fn run(
+        &self,
+        args: &ParityArgs,
+        supervisor: &Supervisor,
+        identity: &Identity,
+        tasks: Vec<Task>,
+    ) -> Result<Vec<Line>, Failure> {
         let mut lines = Vec::with_capacity(tasks.len());
+        let mut unwritten = None;
+        if let Some(folder) = &supervisor.bundles {
+            bundles::remove_old(folder, &tasks).map_err(Failure::Input)?;
+        }
         let bar = ProgressBar::new(tasks.len() as u64);
-        let result = supervisor.run(tasks, &mut |Done { task, facts, outcome, seconds }| {
+        let mut bundle_of = |task: &Task, outcome: &Outcome| match (&supervisor.bundles, task, outcome) {
+            (Some(folder), Task::Op(case), Outcome::Failed(failure)) => {
+                let path = bundles::of_failure(folder, case, failure).unwrap_or_else(|error| {
+                    unwritten.get_or_insert(error);
+                    None
+                });
+                path.map(|path| path.display().to_string())
+            }
+            _ => None,
+        };
+        let result = supervisor.run(identity, tasks, &mut |Done { task, facts, mut outcome, seconds }| {
+            if let (Outcome::Failed(failure), Some(fault)) = (&mut outcome, task.fault()) {
+                failure.fault = Some(fault);
+            }
             let name = task.to_string();
             let failed = matches!(outcome, Outcome::Failed(_));
             let expected_failure = self.expectations.reason(&name).filter(|_| failed).map(str::to_owned);
             let (op, level, rerun) = (task.subject().to_owned(), task.level(), rerun_of(args, &name));
-            lines.push(Line { name, op, level, facts, outcome, expected_failure, seconds, rerun });
+            let bundle = bundle_of(&task, &outcome);
+            lines.push(Line { name, op, level, facts, outcome, expected_failure, seconds, rerun, bundle });
             bar.inc(1);
         });
         bar.finish_and_clear();
         result.map_err(Failure::Fault)?;
-        Ok(lines)
+        unwritten.map_or(Ok(lines), |error| Err(Failure::Fault(error)))
     }
 
     /// Required ops that the backend does not have.
@@ -183,9 +218,14 @@ impl Plan {
 /// The command line that runs one case alone.
 fn rerun_of(args: &ParityArgs, name: &str) -> String {
     let (op, case) = name.split_once('/').unwrap_or((name, "*"));
+    let layers = args.layers.as_ref().map_or_else(String::new, |layers| format!(" --layers {}", quoted(layers)));
     let number = args.cases.map_or_else(String::new, |cases| format!(" --cases {cases}"));
     let backend = quoted(&args.backend);
-    format!("deepinfer parity --backend {backend} --ops {op} --case {} --seed {}{number}", quoted(case), args.seed)
+    format!(
+        "deepinfer parity --backend {backend} --ops {op} --case {} --seed {}{number}{layers}",
+        quoted(case),
+        args.seed
+    )
 }
 
 /// A word for a shell.
@@ -199,6 +239,8 @@ struct Files {
     json: Option<Output>,
     junit: Option<Output>,
     html: Option<Output>,
+    /// Where the page lies, if it can be told.
+    page: Option<PathBuf>,
 }
 
 impl Files {
@@ -208,6 +250,8 @@ impl Files {
             json: create(args.report.as_deref())?,
             junit: create(args.junit.as_deref())?,
             html: create(args.html.as_deref())?,
+            // The file is there by now.
+            page: args.html.as_deref().and_then(|path| path.canonicalize().ok()),
         })
     }
 
@@ -226,7 +270,8 @@ impl Files {
         };
         write(self.json, &|| report.to_json().map_err(Failure::fault))?;
         write(self.junit, &|| Ok(junit::document(report)))?;
-        write(self.html, &|| Ok(html::page(report)))
+        let folder = self.page.as_deref().and_then(Path::parent);
+        write(self.html, &|| Ok(html::page(report, folder)))
     }
 }
 
@@ -251,6 +296,12 @@ fn text_of(report: &Report) -> String {
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text.push('\n');
+    for Finding { fault, op, sentence, example, .. } in &report.findings {
+        let _ = writeln!(text, "FOUND {fault} in {op}: {sentence} ({example})");
+    }
+    if !report.findings.is_empty() {
+        text.push('\n');
+    }
     let unexpected = || report.failed.iter().filter(|line| line.is_failure());
     for line in unexpected().take(SHOWN) {
         let Outcome::Failed(failure) = &line.outcome else { continue };
@@ -259,7 +310,11 @@ fn text_of(report: &Report) -> String {
             let content = facts.content.map_or_else(String::new, |content| format!("content {content:?}, "));
             let _ = writeln!(text, "  {}\n  {content}seed {}", facts.call, report.seed);
         }
-        let _ = writeln!(text, "  {}\n", line.rerun);
+        let _ = writeln!(text, "  {}", line.rerun);
+        if let Some(bundle) = &line.bundle {
+            let _ = writeln!(text, "  {bundle}");
+        }
+        text.push('\n');
     }
     if let Some(more) = unexpected().count().checked_sub(SHOWN).filter(|more| *more > 0) {
         let _ = writeln!(text, "and {more} more failures; --report, --junit and --html have all of them\n");

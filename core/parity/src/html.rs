@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::case::ShapeClass;
+use crate::finding::Finding;
 use crate::junit::escape;
 use crate::outcome::Outcome;
 use crate::report::{Cell, OpSummary, Report, Verdict};
@@ -65,6 +66,7 @@ pub fn page(report: &Report, folder: Option<&Path>) -> String {
     );
     list(&mut html, "Ops of the profile that it lacks", &report.missing_ops);
     list(&mut html, "Expected failures that do not occur", &report.unexpected_passes);
+    findings(&mut html, &report.findings);
     failures(&mut html, report);
     heat_map(&mut html, &report.ops, folder);
     summary(&mut html, &report.ops);
@@ -78,6 +80,26 @@ fn list(html: &mut String, title: &str, items: &[String]) {
         return;
     }
     let _ = writeln!(html, "<h2>{title}</h2>\n<p>{}</p>", escape(&items.join(", ")));
+}
+
+fn findings(html: &mut String, findings: &[Finding]) {
+    if findings.is_empty() {
+        return;
+    }
+    html.push_str(
+        "<h2>What was found</h2>\n<div class=\"scroll\"><table>\n<tr><th>kind</th><th>op</th><th>cases</th><th></th></tr>\n",
+    );
+    for Finding { fault, op, cases, sentence, example } in findings {
+        let _ = writeln!(
+            html,
+            "<tr><td class=\"bad\">{fault}</td><td>{}</td><td class=\"n\">{cases}</td><td>{} <a href=\"#{2}\"><code>{2}</code></a>\
+             </td></tr>",
+            escape(op),
+            escape(sentence),
+            escape(example)
+        );
+    }
+    html.push_str("</table></div>\n");
 }
 
 fn failures(html: &mut String, report: &Report) {

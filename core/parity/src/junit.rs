@@ -42,10 +42,11 @@ fn suite(xml: &mut String, op: &OpSummary, lines: &[Line]) {
             (Outcome::Failed(_), Some(reason)) => skipped(xml, &format!("expected failure: {reason}")),
             (Outcome::Failed(failure), None) => {
                 let call = line.facts.as_ref().map_or("", |facts| facts.call.as_str());
+                let kind = failure.fault.map_or_else(String::new, |fault| format!(" type=\"{fault}\""));
                 let bundle = line.bundle.as_ref().map_or_else(String::new, |path| format!("\n{path}"));
                 let _ = writeln!(
                     xml,
-                    "><failure message=\"{}\">{}\n{}{}</failure></testcase>",
+                    "><failure{kind} message=\"{}\">{}\n{}{}</failure></testcase>",
                     escape(&failure.to_string()),
                     escape(call),
                     escape(&line.rerun),

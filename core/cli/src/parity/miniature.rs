@@ -22,9 +22,16 @@ pub(crate) const CASES: &[WholeCase] = &[
         subject: "miniature",
         name: "story",
         level: Level::L3,
+        fault: None,
         run: |target| tokens(target, "Once upon a time"),
     },
-    WholeCase { subject: "miniature", name: "dog", level: Level::L3, run: |target| tokens(target, "The little dog") },
+    WholeCase {
+        subject: "miniature",
+        name: "dog",
+        level: Level::L3,
+        fault: None,
+        run: |target| tokens(target, "The little dog"),
+    },
 ];
 
 fn tokens(target: &Target, prompt: &str) -> Outcome {

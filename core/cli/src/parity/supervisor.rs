@@ -2,16 +2,18 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use deepinfer_parity::{Facts, Identity, Outcome};
+use deepinfer_parity::{Facts, Failure, Fault, Identity, Outcome};
+use deepinfer_runtime::conformance::Core;
 
 use super::task::{CLOSE, Task};
-use super::worker::{Job, Message};
+use super::worker::{Handshake, Job, Message, REPLAY, Replay};
+use crate::process::how_it_ended;
 use crate::terminal;
 
 /// Least time for a backend to load and to find its devices, whatever the time per case: drivers are slow to start.
@@ -50,6 +52,10 @@ pub(crate) struct Supervisor {
     pub(crate) seed: u64,
     /// Time for one case.
     pub(crate) timeout: Duration,
+    /// Layers over the backend, instead of those of the environment.
+    pub(crate) layers: Option<String>,
+    /// Folder for the bundles of cases that fail.
+    pub(crate) bundles: Option<PathBuf>,
 }
 
 impl Supervisor {
@@ -62,7 +68,7 @@ impl Supervisor {
     }
 
     fn probe_as(&self, backend: &str) -> anyhow::Result<Ready> {
-        let mut worker = self.start(backend, Vec::new(), Vec::new())?;
+        let mut worker = self.start(&self.job(backend))?;
         let ready = worker.wait_until_loaded(self.timeout.max(START));
         let ended = worker.end(self.timeout);
         Ok(match (ready, ended) {
@@ -71,21 +77,29 @@ impl Supervisor {
         })
     }
 
-    /// Runs tasks one after the other; `report` gets each as soon as it is over.
+    /// Runs tasks one after the other; `report` gets each as soon as it is over. `identity` is that of the backend.
     ///
     /// # Errors
     /// No process can be started.
-    pub(crate) fn run(&self, tasks: Vec<Task>, report: &mut dyn FnMut(Done)) -> anyhow::Result<()> {
+    pub(crate) fn run(
+        &self,
+        identity: &Identity,
+        tasks: Vec<Task>,
+        report: &mut dyn FnMut(Done),
+    ) -> anyhow::Result<()> {
         let mut waiting = VecDeque::from(tasks);
         let mut tally = Tally::default();
         while let Some(&task) = waiting.front() {
             if let Some(problem) = tally.gives_up(&task) {
                 waiting.pop_front();
-                report(Done { task, facts: None, outcome: Outcome::failed(problem), seconds: 0.0 });
-            } else if matches!(task, Task::UnknownOption) {
+                report(Done { task, facts: None, outcome: crashed(problem), seconds: 0.0 });
+            } else if !task.is_for_a_worker() {
                 waiting.pop_front();
                 let begun = Instant::now();
-                let outcome = self.unknown_option()?;
+                let outcome = match task {
+                    Task::Handshake(core) => self.shake_hands(core, identity)?,
+                    _ => self.unknown_option()?,
+                };
                 report(Done { task, facts: None, outcome, seconds: begun.elapsed().as_secs_f64() });
             } else {
                 self.run_in_one_worker(&mut waiting, &mut tally, report)?;
@@ -101,15 +115,16 @@ impl Supervisor {
         tally: &mut Tally,
         report: &mut dyn FnMut(Done),
     ) -> anyhow::Result<()> {
-        let for_worker = |task: &&Task| !matches!(task, Task::UnknownOption);
+        let is_fresh = waiting.front().is_some_and(Task::wants_a_fresh_worker);
+        let for_worker = |task: &&Task| task.is_for_a_worker() && task.wants_a_fresh_worker() == is_fresh;
         let names = waiting.iter().take_while(for_worker).map(ToString::to_string).collect();
-        let mut worker = self.start(&self.backend, names, tally.deadly())?;
+        let mut worker = self.start(&Job { cases: names, deadly: tally.deadly(), ..self.job(&self.backend) })?;
         let mut ready = worker.wait_until_loaded(self.timeout.max(START)).map(drop);
         // What a case does to memory may show when the next one is about to begin: until then it is not over.
         let mut last: Option<Done> = None;
         while let Some(&task) = waiting.front().filter(for_worker) {
             let begun = match std::mem::replace(&mut ready, Ok(())) {
-                Ok(()) => worker.begin(&task, self.timeout),
+                Ok(()) => worker.begin(&task.to_string(), self.timeout),
                 // A backend that loads only sometimes fails the case that needs it.
                 Err(NotReady::Refused(why) | NotReady::Broken(why)) => {
                     Err(Quiet { why: format!("the backend does not load again: {why}"), is_hang: false })
@@ -127,7 +142,7 @@ impl Supervisor {
                 (Err(Quiet { why, is_hang }), Some(mut before)) => {
                     tally.count(&before.task, is_hang);
                     if !matches!(before.outcome, Outcome::Failed(_)) {
-                        before.outcome = Outcome::failed(format!("after the case, {why}"));
+                        before.outcome = crashed(format!("after the case, {why}"));
                     }
                     report(before);
                     return Ok(());
@@ -135,14 +150,14 @@ impl Supervisor {
                 (Err(Quiet { why, is_hang }), None) => {
                     waiting.pop_front();
                     tally.count(&task, is_hang);
-                    let outcome = Outcome::failed(format!("before the case, {why}"));
+                    let outcome = crashed(format!("before the case, {why}"));
                     report(Done { task, facts: None, outcome, seconds: 0.0 });
                     return Ok(());
                 }
             };
             waiting.pop_front();
             let start = Instant::now();
-            match worker.finish(&task, self.timeout) {
+            match worker.finish(&task.to_string(), self.timeout) {
                 Ok((outcome, seconds)) => {
                     let failed = matches!(outcome, Outcome::Failed(_));
                     last = Some(Done { task, facts, outcome, seconds });
@@ -153,7 +168,7 @@ impl Supervisor {
                 }
                 Err(Quiet { why, is_hang }) => {
                     tally.count(&task, is_hang);
-                    let (outcome, seconds) = (Outcome::failed(why), start.elapsed().as_secs_f64());
+                    let (outcome, seconds) = (crashed(why), start.elapsed().as_secs_f64());
                     report(Done { task, facts, outcome, seconds });
                     return Ok(());
                 }
@@ -162,7 +177,7 @@ impl Supervisor {
         if let Some(last) = last.as_mut().filter(|last| !matches!(last.outcome, Outcome::Failed(_))) {
             // What the last case does to memory may show only now.
             if let Err(how) = worker.end(self.timeout) {
-                last.outcome = Outcome::failed(format!("after the case, {how}"));
+                last.outcome = crashed(format!("after the case, {how}"));
             }
         }
         last.into_iter().for_each(report);
@@ -175,20 +190,63 @@ impl Supervisor {
         let ready = self.probe_as(&format!("{}{separator}parity-unknown-option=1", self.backend))?;
         Ok(match ready {
             Ok(_) | Err(NotReady::Refused(_)) => Outcome::Passed { share: None },
-            Err(NotReady::Broken(how)) => Outcome::failed(format!("given an option that it does not know, {how}")),
+            Err(NotReady::Broken(how)) => crashed(format!("given an option that it does not know, {how}")),
         })
     }
 
-    fn start(&self, backend: &str, cases: Vec<String>, deadly: Vec<String>) -> anyhow::Result<Worker> {
+    /// The backend meets another core, in a process in which it is not loaded otherwise.
+    fn shake_hands(&self, core: Core, identity: &Identity) -> anyhow::Result<Outcome> {
+        let options = self.backend.split_once('?').map_or("", |(_, options)| options).to_owned();
+        let handshake = Handshake { core: core.name().to_owned(), path: identity.path.clone().into(), options };
+        let mut worker = self.start(&Job { handshake: Some(handshake), ..self.job(&self.backend) })?;
+        Ok(match worker.next(self.timeout.max(START)) {
+            Ok(Message::End { outcome, .. }) => match worker.end(self.timeout) {
+                Ok(()) => outcome,
+                Err(how) => crashed(format!("after the handshake, {how}")),
+            },
+            Ok(other) => Outcome::failed(format!("the worker says {other:?}")),
+            Err(Quiet { why, .. }) => crashed(format!("shaking hands with {}, {why}", core.name())),
+        })
+    }
+
+    /// Makes the call of a bundle in a process of its own.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub(crate) fn replay(&self, replay: Replay) -> anyhow::Result<Result<(Identity, Outcome), NotReady>> {
+        let mut worker = self.start(&Job { replay: Some(replay), ..self.job(&self.backend) })?;
+        let (identity, _) = match worker.wait_until_loaded(self.timeout.max(START)) {
+            Ok(ready) => ready,
+            Err(not_ready) => return Ok(Err(not_ready)),
+        };
+        let outcome = worker.begin(REPLAY, self.timeout).and_then(|_| worker.finish(REPLAY, self.timeout));
+        let outcome = match outcome {
+            Ok((outcome @ Outcome::Failed(_), _)) => outcome,
+            Ok((outcome, _)) => match worker.end(self.timeout) {
+                Ok(()) => outcome,
+                Err(how) => Outcome::failed(format!("after the call, {how}")),
+            },
+            Err(Quiet { why, .. }) => crashed(why),
+        };
+        Ok(Ok((identity, outcome)))
+    }
+
+    /// A job without work.
+    fn job(&self, backend: &str) -> Job {
+        let (backend, layers, bundles) = (backend.to_owned(), self.layers.clone(), self.bundles.clone());
+        let (cases, deadly, replay, handshake) = Default::default();
+        Job { backend, layers, seed: self.seed, cases, deadly, bundles, replay, handshake }
+    }
+
+    fn start(&self, job: &Job) -> anyhow::Result<Worker> {
         let program = std::env::current_exe().context("the path of this program is unknown")?;
         let mut command = Command::new(program);
         command.arg("parity-worker").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().context("no process can be started for the cases")?;
         let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
         let (mut stdin, stdout) = (stdin.context("a pipe")?, stdout.context("a pipe")?);
-        let job = Job { backend: backend.to_owned(), seed: self.seed, cases, deadly };
         // A worker that is gone already is found out when it does not answer.
-        let _ = writeln!(stdin, "{}", serde_json::to_string(&job)?);
+        let _ = writeln!(stdin, "{}", serde_json::to_string(job)?);
         Ok(Worker { process, _stdin: stdin, messages: listen(stdout) })
     }
 }
@@ -261,19 +319,19 @@ impl Worker {
         }
     }
 
-    /// Waits for the beginning of a task.
-    fn begin(&mut self, task: &Task, timeout: Duration) -> Result<Begin, Quiet> {
+    /// Waits for the beginning of the task of this name.
+    fn begin(&mut self, name: &str, timeout: Duration) -> Result<Begin, Quiet> {
         match self.next(timeout)? {
-            Message::Begin { case, facts } if case == task.to_string() => Ok(Begin::Task(facts)),
+            Message::Begin { case, facts } if case == name => Ok(Begin::Task(facts)),
             Message::Lost => Ok(Begin::Lost),
             other => Err(Quiet { why: format!("the worker says {other:?}"), is_hang: false }),
         }
     }
 
     /// Waits for the end of the task that has begun.
-    fn finish(&mut self, task: &Task, timeout: Duration) -> Result<(Outcome, f64), Quiet> {
+    fn finish(&mut self, name: &str, timeout: Duration) -> Result<(Outcome, f64), Quiet> {
         match self.next(timeout)? {
-            Message::End { outcome, seconds } if task.to_string() == CLOSE => {
+            Message::End { outcome, seconds } if name == CLOSE => {
                 let ended = self.end(timeout).map_err(|how| format!("after the device was closed, {how}"));
                 Ok((ended.map_or_else(Outcome::failed, |()| outcome), seconds))
             }
@@ -315,21 +373,9 @@ impl Drop for Worker {
     }
 }
 
-fn how_it_ended(status: ExitStatus) -> String {
-    let Some(signal) = status.signal() else {
-        return format!("the process exited with code {}", status.code().unwrap_or(-1));
-    };
-    // Those that a program brings upon itself; their numbers are the same on every Linux.
-    let name = match signal {
-        4 => " (SIGILL)",
-        6 => " (SIGABRT)",
-        7 => " (SIGBUS)",
-        8 => " (SIGFPE)",
-        9 => " (SIGKILL)",
-        11 => " (SIGSEGV)",
-        _ => "",
-    };
-    format!("killed by signal {signal}{name}")
+/// A failure by which the process was lost.
+fn crashed(problem: String) -> Outcome {
+    Outcome::Failed(Failure::new(problem).of(Fault::Crash))
 }
 
 /// Cases of each op that cost a process.

@@ -2,10 +2,13 @@
 
 use std::fmt;
 
-use deepinfer_parity::{Case, Level};
+use deepinfer_parity::{Case, Check, Fault, Level};
+use deepinfer_runtime::conformance::Core;
 
 use super::worker::Target;
 use super::{miniature, whole};
+
+pub(crate) use whole::{CLOSE, SHUTDOWN};
 
 /// A case of a backend as a whole.
 pub(crate) struct WholeCase {
@@ -13,6 +16,8 @@ pub(crate) struct WholeCase {
     pub(crate) subject: &'static str,
     pub(crate) name: &'static str,
     pub(crate) level: Level,
+    /// The kind of fault that a failure shows, if there is only one.
+    pub(crate) fault: Option<Fault>,
     pub(crate) run: fn(&Target) -> deepinfer_parity::Outcome,
 }
 
@@ -23,6 +28,8 @@ pub(crate) enum Task {
     Op(Case),
     /// Loads the backend with an option that it cannot know; needs a process in which it is not loaded yet.
     UnknownOption,
+    /// Shakes hands as another core would; needs such a process, too.
+    Handshake(Core),
 }
 
 /// Cases of a backend as a whole that run before those of its ops.
@@ -35,8 +42,10 @@ pub(crate) fn last_cases() -> impl Iterator<Item = &'static WholeCase> {
     whole::LAST_CASES.iter()
 }
 
-/// Of the last cases the last: it closes the device that the cases of ops have used.
-pub(crate) const CLOSE: &str = "device/close";
+/// Cases for which the backend is loaded once more, in a process of their own.
+pub(crate) fn load_cases() -> impl Iterator<Item = Task> {
+    std::iter::once(Task::UnknownOption).chain(Core::ALL.into_iter().map(Task::Handshake))
+}
 
 impl Task {
     /// The task of a name, if a worker runs it.
@@ -50,7 +59,7 @@ impl Task {
         match self {
             Self::Whole(case) => case.subject,
             Self::Op(case) => case.op,
-            Self::UnknownOption => "load",
+            Self::UnknownOption | Self::Handshake(_) => "load",
         }
     }
 
@@ -58,8 +67,39 @@ impl Task {
         match self {
             Self::Whole(case) => case.level,
             Self::Op(case) => case.check.level(),
-            Self::UnknownOption => Level::L0,
+            Self::UnknownOption | Self::Handshake(_) => Level::L0,
         }
+    }
+
+    /// The kind of fault that a failure shows, whatever it is that fails.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        match self {
+            Self::Whole(case) => case.fault,
+            Self::Op(_) | Self::UnknownOption | Self::Handshake(_) => None,
+        }
+    }
+
+    /// Whether it does what no core does, so that a layer has reason to report it.
+    pub(crate) fn breaks_rules(&self) -> bool {
+        match self {
+            Self::Op(case) => {
+                matches!(case.check, Check::StructSize | Check::UnknownValue | Check::Refusal | Check::Malformed)
+            }
+            Self::Whole(case) => {
+                matches!(case.name, "unknown-extension" | "unknown-values" | "unrecorded-event" | "destroyed-with-work")
+            }
+            Self::UnknownOption | Self::Handshake(_) => true,
+        }
+    }
+
+    /// Whether a worker runs it, of which the backend is loaded as usual.
+    pub(crate) fn is_for_a_worker(&self) -> bool {
+        !matches!(self, Self::UnknownOption | Self::Handshake(_))
+    }
+
+    /// Whether its worker may have run nothing before.
+    pub(crate) fn wants_a_fresh_worker(&self) -> bool {
+        matches!(self, Self::Whole(case) if format!("{}/{}", case.subject, case.name) == SHUTDOWN)
     }
 }
 
@@ -69,6 +109,7 @@ impl fmt::Display for Task {
             Self::Whole(case) => write!(f, "{}/{}", case.subject, case.name),
             Self::Op(case) => case.fmt(f),
             Self::UnknownOption => f.write_str("load/unknown-option"),
+            Self::Handshake(core) => write!(f, "load/{}", core.name()),
         }
     }
 }
@@ -85,7 +126,9 @@ mod tests {
         for name in &names {
             assert_eq!(Task::parse(name, 1).unwrap().to_string(), *name);
         }
-        assert_eq!(last_cases().last().map(|case| Task::Whole(case).to_string()).as_deref(), Some(CLOSE));
+        let last: Vec<String> = last_cases().map(|case| Task::Whole(case).to_string()).collect();
+        assert_eq!(last[last.len() - 2..], [CLOSE, SHUTDOWN]);
+        assert!(last_cases().map(Task::Whole).any(|task| task.wants_a_fresh_worker()));
         assert!(Task::parse("device/open", 1).is_none());
     }
 }

@@ -5,16 +5,26 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead, Read, Write, stdin, stdout};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::anyhow;
 use deepinfer_ops::Device;
-use deepinfer_parity::{Facts, Identity, Outcome, identity_of, ops, run_case};
-use deepinfer_runtime::{LoadedBackend, OpenDevice, Runtime, SearchPath, Selection};
+use deepinfer_oracle::{Bundle, Disagreement, Found};
+use deepinfer_parity::{
+    CallError, Facts, Fault, Identity, Outcome, identity_of, ops, run_call, run_case_with_evidence,
+};
+use deepinfer_runtime::conformance::{Core, shake_hands_as};
+use deepinfer_runtime::{Layers, LoadedBackend, OpenDevice, Runtime, SearchPath, Selection};
 use serde::{Deserialize, Serialize};
 
 use super::task::Task;
+use super::whole::count_threads;
+use super::{breaches, bundles};
 use crate::failure::Failure;
+
+/// Name of the work that is no case: making the call of a bundle.
+pub(crate) const REPLAY: &str = "replay";
 
 /// What a worker is to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -27,6 +37,34 @@ pub(crate) struct Job {
     pub(crate) cases: Vec<String>,
     /// Ops of which a case has ended a worker before: cases of the whole backend leave them out.
     pub(crate) deadly: Vec<String>,
+    /// Folder for the bundles of cases that fail.
+    pub(crate) bundles: Option<PathBuf>,
+    /// Layers over the backend, instead of those of the environment.
+    pub(crate) layers: Option<String>,
+    /// A call to make instead of cases.
+    pub(crate) replay: Option<Replay>,
+    /// A handshake instead of everything else.
+    pub(crate) handshake: Option<Handshake>,
+}
+
+/// A handshake of another core.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Handshake {
+    /// Name of the core ([`Core::name`]).
+    pub(crate) core: String,
+    /// Library.
+    pub(crate) path: PathBuf,
+    /// Options of the backend.
+    pub(crate) options: String,
+}
+
+/// A call from a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Replay {
+    /// The bundle.
+    pub(crate) call: PathBuf,
+    /// File for a bundle of what the backend gives; none is written if it gives nothing.
+    pub(crate) results: PathBuf,
 }
 
 /// What a worker says.
@@ -66,10 +104,12 @@ pub(crate) enum Message {
 /// The backend under test.
 pub(crate) struct Target {
     pub(crate) backend: &'static LoadedBackend,
-    device: u32,
+    pub(crate) device: u32,
     /// The device that the cases of ops use, one after the other.
     shared: RefCell<Option<OpenDevice>>,
     deadly: Vec<String>,
+    /// Folder for the bundles of cases that fail.
+    bundles: Option<PathBuf>,
 }
 
 impl Target {
@@ -100,18 +140,70 @@ impl Target {
         *self.shared.borrow_mut() = None;
     }
 
+    /// Runs a task; what a layer reports meanwhile is its failure, unless rules are broken on purpose.
+    fn run_watched(&self, task: &Task) -> Outcome {
+        let layers: Vec<String> = self.backend.layers().iter().map(|layer| layer.name.clone()).collect();
+        breaches::take(&layers);
+        let outcome = self.run(task);
+        match breaches::take(&layers).into_iter().next() {
+            Some(breach) if !task.breaks_rules() && !matches!(outcome, Outcome::Failed(_)) => {
+                Outcome::Failed(deepinfer_parity::Failure::new(breach).of(Fault::Layer))
+            }
+            _ => outcome,
+        }
+    }
+
     fn run(&self, task: &Task) -> Outcome {
         let case = match task {
             Task::Whole(case) => return (case.run)(self),
             Task::Op(case) => case,
-            Task::UnknownOption => return Outcome::failed("the backend is loaded already"),
+            Task::UnknownOption | Task::Handshake(_) => return Outcome::failed("the backend is loaded already"),
         };
         let mut shared = self.shared.borrow_mut();
         let device = match shared.take().map_or_else(|| self.open(), Ok) {
             Ok(device) => shared.insert(device),
             Err(problem) => return Outcome::failed(problem),
         };
-        run_case(device, case)
+        let (outcome, evidence) = run_case_with_evidence(device, case);
+        if let (Some(folder), Outcome::Failed(failure), Some(evidence)) = (&self.bundles, &outcome, evidence) {
+            bundles::keep(folder, case, failure, evidence, self.title());
+        }
+        outcome
+    }
+
+    /// Makes the call of a bundle and holds it to the oracle.
+    fn replay(&self, replay: &Replay) -> Outcome {
+        let bundle = match bundles::read(&replay.call) {
+            Ok(bundle) => bundle,
+            Err(error) => return Outcome::failed(format!("{error:#}")),
+        };
+        let found = self.open().and_then(|device| match run_call(&device, &bundle.call) {
+            Err(CallError::Unsupported(reason)) => Ok(Err(reason)),
+            other => other.map(Ok).map_err(|error| error.to_string()),
+        });
+        let outputs = match found {
+            Ok(Ok(outputs)) => outputs,
+            Ok(Err(reason)) => return Outcome::Unsupported { reason },
+            Err(problem) => return Outcome::failed(problem),
+        };
+        let outcome = match bundle.call.judge(&outputs) {
+            Ok(share) => Outcome::Passed { share: Some(share) },
+            Err(Disagreement::Beyond(worst)) => {
+                let failure = deepinfer_parity::Failure::new("the result is not that of the oracle");
+                Outcome::Failed(deepinfer_parity::Failure { worst: Some(worst), ..failure })
+            }
+            Err(other) => Outcome::failed(other.to_string()),
+        };
+        let found = Some(Found { backend: self.title(), outputs });
+        match bundles::write(&replay.results, &Bundle { found, ..bundle }) {
+            Ok(()) => outcome,
+            Err(error) => Outcome::failed(format!("{error:#}")),
+        }
+    }
+
+    /// Name and version of the backend.
+    fn title(&self) -> String {
+        format!("{} {}", self.backend.name(), self.backend.version())
     }
 
     /// Whether the shared device still answers.
@@ -149,29 +241,57 @@ pub(crate) fn run() -> Result<(), Failure> {
         let _ = stdin().lock().read(&mut [0]);
         std::process::exit(1);
     });
-    let runtime = Runtime::new(SearchPath::from_environment());
-    let selected = Selection::parse(&job.backend).and_then(|selection| runtime.select(&selection));
+    count_threads();
+    if let Some(handshake) = &job.handshake {
+        let begun = Instant::now();
+        let outcome = shake_hands(handshake);
+        return say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() });
+    }
+    let layers = job.layers.as_deref().map_or_else(Layers::from_env, Layers::parse);
+    let selected = layers.map_err(Into::into).and_then(|layers| {
+        let runtime = Runtime::new(SearchPath::from_environment()).with_layers(layers);
+        Selection::parse(&job.backend).and_then(|selection| runtime.select(&selection))
+    });
     let (backend, device) = match selected {
         Ok(selected) => selected,
         Err(e) => return say(&Message::Refused { reason: e.to_string() }),
     };
-    let target = Target { backend, device, shared: RefCell::new(None), deadly: job.deadly };
+    let target = Target { backend, device, shared: RefCell::new(None), deadly: job.deadly, bundles: job.bundles };
     say(&Message::Loaded { identity: target.identity(), ops: target.ops().map(str::to_owned).collect() })?;
+    if let Some(replay) = job.replay {
+        return timed(REPLAY, None, || target.replay(&replay));
+    }
     for name in job.cases {
         let task = Task::parse(&name, job.seed).ok_or_else(|| Failure::Fault(anyhow!("there is no case {name}")))?;
         let facts = match task {
             Task::Op(case) => Some(case.facts()),
-            Task::Whole(_) | Task::UnknownOption => None,
+            Task::Whole(_) | Task::UnknownOption | Task::Handshake(_) => None,
         };
-        say(&Message::Begin { case: name, facts })?;
-        let begun = Instant::now();
-        let outcome = target.run(&task);
-        say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() })?;
+        timed(&name, facts, || target.run_watched(&task))?;
         if !target.is_well() {
             return say(&Message::Lost);
         }
     }
     Ok(())
+}
+
+/// Loads a library as another core would.
+fn shake_hands(Handshake { core, path, options }: &Handshake) -> Outcome {
+    let Some(core) = Core::ALL.into_iter().find(|known| known.name() == core) else {
+        return Outcome::failed(format!("there is no core {core}"));
+    };
+    match shake_hands_as(core, path, options) {
+        Ok(()) => Outcome::Passed { share: None },
+        Err(problem) => Outcome::failed(problem),
+    }
+}
+
+/// Tells of the beginning and the end of a piece of work.
+fn timed(name: &str, facts: Option<Facts>, work: impl FnOnce() -> Outcome) -> Result<(), Failure> {
+    say(&Message::Begin { case: name.to_owned(), facts })?;
+    let begun = Instant::now();
+    let outcome = work();
+    say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() })
 }
 
 /// Sends a message. The line feed in front ends whatever the plugin has printed.
