@@ -53,7 +53,7 @@ DI_EXPORT int32_t deepinfer_backend_entry(const DiEntryRequest *request, DiEntry
   known.build = di_str("C11");
   known.flags = DI_RF_CONTAINS_PANICS;
   known.api = &api;
-  if (request->min_major > DI_ABI_MAJOR || request->max_major < DI_ABI_MAJOR) {
+  if (request->min_major > DI_ABI_MAJOR) { /* There is no major before this one. */
     known.error = di_fail(DI_E_ABI, 0, BACKEND, "it speaks major %u of the plugin ABI, the core %u to %u", DI_ABI_MAJOR,
                           (unsigned)request->min_major, (unsigned)request->max_major);
   } else if (length > prefix && length - prefix < sizeof fault && memcmp(request->options.ptr, key, prefix) == 0) {

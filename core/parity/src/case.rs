@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use deepinfer_oracle::{Bundle, Call, Value};
-use deepinfer_plugin_api::Kind;
+use deepinfer_oracle::{Bundle, Call, HostTensor, Value};
+use deepinfer_plugin_api::{ArgInfo, Format, Kind};
 use deepinfer_runtime::conformance::Presented;
 use serde::{Deserialize, Serialize};
 
@@ -211,13 +211,31 @@ impl ShapeClass {
     }
 }
 
-/// Elements in a row of the first tensor. Tables and lists of indices beside the data say little about a kernel's tiles.
-fn width(call: &Call) -> usize {
-    let subject = call.op.args.iter().find_map(|arg| call.args.get(arg.name).filter(|_| arg.kind == Kind::Tensor));
-    match subject {
-        Some(Value::Tensor(tensor)) => tensor.shape.last().copied().unwrap_or(1),
-        _ => 1,
+/// The first tensor. Tables and lists of indices beside the data say little about a kernel's tiles.
+fn subject(call: &Call) -> Option<&HostTensor> {
+    let of = |arg: &ArgInfo| call.args.get(arg.name).filter(|_| arg.kind == Kind::Tensor);
+    match call.op.args.iter().find_map(of) {
+        Some(Value::Tensor(tensor)) => Some(tensor),
+        _ => None,
     }
+}
+
+/// Elements in a row of the subject.
+fn width(call: &Call) -> usize {
+    subject(call).and_then(|tensor| tensor.shape.last().copied()).unwrap_or(1)
+}
+
+/// Whether the subject has a NaN, and whether two values of a row are equal.
+fn peculiarities(call: &Call) -> (bool, bool) {
+    let floats = subject(call).filter(|tensor| matches!(tensor.format, Format::F32 | Format::Bf16));
+    let Some(values) = floats.map(HostTensor::values) else { return (false, false) };
+    let has_ties = values.chunks(width(call).max(1)).any(|row| {
+        let mut seen: Vec<f32> = row.iter().copied().filter(|&value| value > f32::NEG_INFINITY).collect();
+        seen.sort_unstable_by(f32::total_cmp);
+        // +0 and -0 are equal, and stand side by side.
+        seen.windows(2).any(|pair| pair[0] == pair[1])
+    });
+    (values.iter().any(|value| value.is_nan()), has_ties)
 }
 
 /// What a person needs to know of a case that fails, and a report to class it.
@@ -229,6 +247,10 @@ pub struct Facts {
     pub shape: ShapeClass,
     /// Elements in a row of its subject.
     pub width: usize,
+    /// Whether the subject has a NaN.
+    pub has_nan: bool,
+    /// Whether a row of the subject has two equal values above -infinity.
+    pub has_ties: bool,
     /// What stands in its subject; `None` for wrong and empty arguments.
     pub content: Option<Content>,
     /// All arguments with formats, shapes and scalars.
@@ -310,7 +332,16 @@ impl Case {
             Check::Malformed => ShapeClass::of(&Calls::new(self.spec(), self.seed).base(), self.spec().rows),
             _ => ShapeClass::of(&call, self.spec().rows),
         };
-        Facts { formats: call.formats(), shape, width: width(&call), content, call: call.to_string() }
+        let (has_nan, has_ties) = peculiarities(&call);
+        Facts {
+            formats: call.formats(),
+            shape,
+            width: width(&call),
+            has_nan,
+            has_ties,
+            content,
+            call: call.to_string(),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What failures have in common: a few faults by name, instead of many cases.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 
 use serde::Serialize;
 
@@ -36,51 +37,90 @@ pub fn findings(lines: &[Line]) -> Vec<Finding> {
             ops.push(&line.op);
         }
     }
-    ops.into_iter().flat_map(|op| of_op(op, lines.iter().filter(|line| line.op == op).collect())).collect()
+    let of = |op: &str| of_op(op, &lines.iter().filter(|line| line.op == op).collect::<Vec<_>>());
+    ops.into_iter().flat_map(of).collect()
 }
 
 /// Cases of one kind, in their order.
 struct Group<'a> {
     fault: Fault,
     lines: Vec<&'a Line>,
+    sentence: String,
 }
 
-fn of_op(op: &str, lines: Vec<&Line>) -> Vec<Finding> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    // Wrong values, of which the kind is to be concluded.
-    let mut wrong: Vec<&Line> = Vec::new();
+fn of_op(op: &str, lines: &[&Line]) -> Vec<Finding> {
     let right: BTreeSet<usize> = lines
         .iter()
         .filter(|line| matches!(line.outcome, Outcome::Passed { .. }))
         .filter_map(|line| case_of(line).filter(|case| case.check == Check::Value).map(|case| case.number))
         .collect();
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    // Wrong values, of which the kind is to be concluded.
+    let mut wrong: Vec<&Line> = Vec::new();
     for &line in lines.iter().filter(|line| line.is_failure()) {
         let Outcome::Failed(failure) = &line.outcome else { continue };
-        match kind_of(line, failure, &right) {
-            None => wrong.push(line),
-            Some(fault) => match groups.iter_mut().find(|group| group.fault == fault) {
-                Some(group) => group.lines.push(line),
-                None => groups.push(Group { fault, lines: vec![line] }),
-            },
+        let Some(fault) = kind_of(line, failure, &right) else {
+            wrong.push(line);
+            continue;
+        };
+        match groups.iter_mut().find(|group| group.fault == fault) {
+            Some(group) => group.lines.push(line),
+            None => groups.push(Group { fault, lines: vec![line], sentence: failure.to_string() }),
         }
     }
-    let mut found: Vec<Finding> = Vec::new();
-    if let Some(first) = wrong.first() {
+    for group in groups.iter_mut().filter(|group| group.lines.len() > 1) {
+        group.sentence = format!("{} cases; in the first, {}", group.lines.len(), group.sentence);
+    }
+    if !wrong.is_empty() {
         let compared: Vec<&Line> = lines.iter().copied().filter(|line| is_comparison(line)).collect();
         let (fault, sentence) = conclude(op, &wrong, &compared);
-        found.push(Finding { fault, op: op.to_owned(), cases: wrong.len(), sentence, example: first.name.clone() });
+        groups.insert(0, Group { fault, lines: wrong, sentence });
     }
-    found.extend(groups.iter().map(|group| {
-        let first = group.lines[0];
-        let count = group.lines.len();
-        let problem = match &first.outcome {
-            Outcome::Failed(failure) => failure.to_string(),
-            Outcome::Passed { .. } | Outcome::Unsupported { .. } => String::new(),
-        };
-        let sentence = if count == 1 { problem } else { format!("{count} cases; in the first, {problem}") };
-        Finding { fault: group.fault, op: op.to_owned(), cases: count, sentence, example: first.name.clone() }
-    }));
-    found
+    without_consequences(&mut groups);
+    let finding = |Group { fault, lines, sentence }: Group<'_>| Finding {
+        fault,
+        op: op.to_owned(),
+        cases: lines.len(),
+        sentence,
+        example: lines[0].name.clone(),
+    };
+    groups.into_iter().map(finding).collect()
+}
+
+/// A fault may show in other checks than its own. What may come of it is told with it.
+fn without_consequences(groups: &mut Vec<Group<'_>>) {
+    let may_come_of = |cause: Fault, fault: Fault| match cause {
+        Fault::StaleWorkspace => !matches!(
+            fault,
+            Fault::StaleWorkspace
+                | Fault::Crash
+                | Fault::OverRead
+                | Fault::LyingSupports
+                | Fault::OutOfBounds
+                | Fault::UnknownValue
+                | Fault::Refusal
+                | Fault::Layer
+                | Fault::Rule
+        ),
+        Fault::NotDeterministic => {
+            matches!(
+                fault,
+                Fault::Strides | Fault::StreamRace | Fault::Replay | Fault::BatchDependent | Fault::SizeEquality
+            )
+        }
+        _ => false,
+    };
+    for cause in [Fault::StaleWorkspace, Fault::NotDeterministic] {
+        if !groups.iter().any(|group| group.fault == cause) {
+            continue;
+        }
+        let others = groups.iter().filter(|group| may_come_of(cause, group.fault));
+        let cases: usize = others.map(|group| group.lines.len()).sum();
+        groups.retain(|group| !may_come_of(cause, group.fault));
+        if let Some(group) = groups.iter_mut().find(|group| group.fault == cause && cases > 0) {
+            let _ = write!(group.sentence, "; {cases} failures of other checks may come of it");
+        }
+    }
 }
 
 fn case_of(line: &Line) -> Option<Case> {
@@ -121,15 +161,13 @@ fn properties(op: &str, compared: &[&Line]) -> Vec<Property> {
     let property =
         |fault, words: &str, has: fn(&Facts) -> bool| Property { fault, words: words.to_owned(), has: Box::new(has) };
     let mut all = vec![
-        property(Fault::NanSwallowed, "have a NaN among their values", |facts| facts.content == Some(Content::Nan)),
+        property(Fault::NanSwallowed, "have a NaN among their values", |facts| facts.has_nan),
         property(Fault::RaggedEdge, "have rows that are no multiple of 32 elements", |facts| {
             !facts.width.is_multiple_of(32)
         }),
     ];
     if specs().any(|spec| spec.name == op && spec.contents.contains(&Content::Ties)) {
-        all.push(property(Fault::TieBreak, "have equal values to choose among", |facts| {
-            matches!(facts.content, Some(Content::Ties | Content::Equal | Content::Zeros))
-        }));
+        all.push(property(Fault::TieBreak, "have equal values to choose among", |facts| facts.has_ties));
     }
     let formats: BTreeSet<&str> =
         compared.iter().flat_map(|line| &line.facts).flat_map(|facts| facts.formats.split(' ')).collect();
@@ -170,5 +208,90 @@ fn conclude(op: &str, wrong: &[&Line], compared: &[&Line]) -> (Fault, String) {
             ),
         ),
         None => (Fault::WrongResult, format!("{} of {all} cases give wrong values", wrong.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Level;
+
+    /// A case of an op, with the facts of the drawn call, that fails where `fails` says so.
+    fn line(case: &Case, fails: impl Fn(&Facts) -> bool) -> Line {
+        let facts = case.facts();
+        let worst = || deepinfer_oracle::Mismatch {
+            argument: "out".to_owned(),
+            part: String::new(),
+            shape: vec![1],
+            element: 0,
+            found: "1".to_owned(),
+            found_bits: "0x1".to_owned(),
+            wanted: "2".to_owned(),
+            wanted_bits: "0x2".to_owned(),
+            distance: None,
+        };
+        let outcome = if fails(&facts) {
+            Outcome::Failed(Failure { worst: Some(Box::new(worst())), ..Failure::new("wrong") })
+        } else {
+            Outcome::Passed { share: None }
+        };
+        Line {
+            name: case.to_string(),
+            op: case.op.to_owned(),
+            level: Level::L2,
+            facts: Some(facts),
+            outcome,
+            expected_failure: None,
+            seconds: 0.0,
+            rerun: String::new(),
+            bundle: None,
+        }
+    }
+
+    fn found(op: &str, fails: impl Fn(&Facts) -> bool) -> Vec<Finding> {
+        let cases = crate::cases(op, Check::Value, 5, None);
+        findings(&cases.iter().map(|case| line(case, &fails)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_all_failing_cases_have_in_common_is_the_kind() {
+        for (op, fault, fails) in [
+            ("rms_norm", Fault::RaggedEdge, (|facts| facts.width % 8 != 0) as fn(&Facts) -> bool),
+            ("rms_norm", Fault::NanSwallowed, |facts| facts.has_nan),
+            ("topk_select", Fault::TieBreak, |facts| facts.has_ties && facts.width > 31),
+            ("rms_norm", Fault::OneFormat, |facts| facts.formats.contains("weight=BF16")),
+            ("rms_norm", Fault::WrongResult, |_| true),
+        ] {
+            let findings = found(op, fails);
+            assert_eq!(findings.len(), 1, "{op} {fault}: {findings:?}");
+            assert_eq!((findings[0].fault, findings[0].op.as_str()), (fault, op), "{}", findings[0].sentence);
+        }
+        assert_eq!(found("rms_norm", |_| false), []);
+    }
+
+    #[test]
+    fn few_failures_are_no_pattern() {
+        let first = std::cell::Cell::new(true);
+        let findings = found("rms_norm", |facts| facts.has_nan && first.replace(false));
+        assert_eq!(findings[0].fault, Fault::WrongResult);
+    }
+
+    #[test]
+    fn consequences_are_told_with_their_cause() {
+        let cases = crate::cases("rstd", Check::Value, 0, Some(4));
+        let mut lines: Vec<Line> = cases.iter().map(|case| line(case, |_| false)).collect();
+        for (line, fault) in lines.iter_mut().zip([Fault::StreamRace, Fault::StaleWorkspace, Fault::OutOfBounds]) {
+            line.outcome = Outcome::Failed(Failure::new("it is so").of(fault));
+        }
+        let found: Vec<(Fault, String)> = findings(&lines).into_iter().map(|f| (f.fault, f.sentence)).collect();
+        let told = "it is so; 1 failures of other checks may come of it".to_owned();
+        assert_eq!(found, [(Fault::StaleWorkspace, told), (Fault::OutOfBounds, "it is so".to_owned())]);
+    }
+
+    #[test]
+    fn expected_failures_are_no_findings() {
+        let mut line = line(&crate::cases("rstd", Check::Value, 0, Some(1))[0], |_| true);
+        line.expected_failure = Some("known".to_owned());
+        assert_eq!(findings(&[line]), []);
     }
 }

@@ -51,17 +51,17 @@ pub(crate) enum RunError {
 /// A byte that is not of any tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Where {
-    /// So many bytes before the first.
+    /// The first byte before it is 1.
     Before(usize),
-    /// So many bytes behind the last.
+    /// The first byte behind it is 1.
     Behind(usize),
 }
 
 impl fmt::Display for Where {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Before(bytes) => write!(f, "{bytes} bytes before the beginning"),
-            Self::Behind(bytes) => write!(f, "{bytes} bytes behind the end"),
+            Self::Before(byte) => write!(f, "byte {byte} before the beginning"),
+            Self::Behind(byte) => write!(f, "byte {byte} behind the end"),
         }
     }
 }

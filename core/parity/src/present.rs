@@ -1,33 +1,31 @@
 //! What only C can present to an op: argument structs of any length at the edge of memory, values that nobody knows.
 
-use deepinfer_oracle::Call;
+use deepinfer_oracle::{Call, Outputs};
 use deepinfer_runtime::OpenDevice;
 use deepinfer_runtime::conformance::{Answer, Presented, expect_refusal, present};
 
 use crate::fault::Fault;
 use crate::place::{Layout, PlacedCall};
-use crate::run::{Problem, problem_of};
+use crate::run::{Problem, problem_of, same_bits};
 
-/// Presents a call and gives the answer, with what was written if it ran.
-fn answer(device: &OpenDevice, call: &Call, how: Presented) -> Result<Answer, Problem> {
+/// Presents a call and gives the answer, with what was written.
+fn answer(device: &OpenDevice, call: &Call, how: Presented) -> Result<(Answer, Outputs), Problem> {
     let placed = PlacedCall::new(device, call, Layout::Contiguous).map_err(|e| Problem::from(e.to_string()))?;
     let answer = placed.with(|raw| present(device, raw, how)).map_err(Problem::from)?;
-    let is_whole = !matches!(how, Presented::Args(bytes) if bytes < call.op.args_size);
-    if answer == Answer::Ran && is_whole {
-        let found = placed.read(device).map_err(|error| problem_of(error, call, ""))?;
-        if let Err(disagreement) = call.judge(&found) {
-            let problem = format!("with {how}, {disagreement}");
-            return Err(Problem::from(problem).of(call, Some(&found)));
-        }
-    }
-    Ok(answer)
+    let found = placed.read(device).map_err(|error| problem_of(error, call, ""))?;
+    Ok((answer, found))
 }
 
 /// Every length that a struct of an older, of this or of a newer core may have is taken, and nothing beyond it is touched.
 /// An older core's arguments may be refused, where what is missing is not optional.
 pub(crate) fn any_length_is_taken(device: &OpenDevice, call: &Call, number: usize) -> Result<(), Problem> {
     let how = Presented::lengths_of(call.op)[number];
-    match (answer(device, call, how)?, how) {
+    let (answer, found) = answer(device, call, how)?;
+    match (answer, how) {
+        (Answer::Ran, Presented::Args(bytes)) if bytes > call.op.args_size => {
+            let (_, wanted) = self::answer(device, call, Presented::Args(call.op.args_size))?;
+            same_bits(&format!("with {how}"), &found, &wanted).map_err(|problem| problem.or_named(Fault::SizeEquality))
+        }
         (Answer::Ran | Answer::Planned | Answer::Absent, _) => Ok(()),
         (Answer::Declined, _) => Err(Problem::Unsupported("supports says no".to_owned())),
         (Answer::Refused(_, error), Presented::Args(bytes)) if bytes < call.op.args_size => {
@@ -46,7 +44,7 @@ pub(crate) fn any_length_is_taken(device: &OpenDevice, call: &Call, number: usiz
 /// What nobody knows is declined or refused, and nothing is broken. Flags and extensions may also be passed over.
 pub(crate) fn unknown_values_are_refused(device: &OpenDevice, call: &Call, number: usize) -> Result<(), Problem> {
     let how = Presented::unknown_values_of(call.op)[number];
-    let result = match answer(device, call, how)? {
+    let result = match answer(device, call, how)?.0 {
         Answer::Declined | Answer::Absent | Answer::Planned => Ok(()),
         Answer::Refused(_, error) => expect_refusal(&how.to_string(), &error),
         Answer::Ran if matches!(how, Presented::Flags | Presented::Extension) => Ok(()),

@@ -153,7 +153,7 @@ pub(crate) fn problem_of(error: RunError, call: &Call, how: &str) -> Problem {
             Problem::named(Fault::OutOfBounds, format!("the gaps between the rows of {name} were written"))
         }
         RunError::Outside(name, at) => {
-            Problem::named(Fault::OutOfBounds, format!("memory outside of {name} was written, {at} of it"))
+            Problem::named(Fault::OutOfBounds, format!("{at} of {name} was written, which belongs to no argument"))
         }
     };
     problem.of(call, None)

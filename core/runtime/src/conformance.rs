@@ -349,6 +349,13 @@ unsafe fn present_raw(
                 (*head).workspace = memory.address();
                 (*head).workspace_bytes = plan_info.workspace_bytes;
             }
+            let stream = device.stream().for_work();
+            // SAFETY: all of the workspace, which lives until the wait below. Zeroed, so that no answer is left to chance.
+            let zeroed =
+                unsafe { take_error(call!(backend, fill, stream, memory.address(), 0, 1, plan_info.workspace_bytes)) };
+            if let Some(error) = zeroed {
+                return Err(error.to_string());
+            }
             _workspace = Some(memory);
         }
     }
