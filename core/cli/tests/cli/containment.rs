@@ -120,8 +120,15 @@ fn what_ends_the_process_in_a_kernel_is_a_failed_case_of_parity() {
     }
     let accelerator = proxy.with("entry=throw");
     assert_eq!(generate(&accelerator).output().unwrap().status.signal(), Some(SIGABRT));
-    deepinfer(&["parity", "--backend", &accelerator])
-        .refused(&["does not load", "while it was loaded, killed by signal 6 (SIGABRT)"]);
+    let run = deepinfer(&["parity", "--backend", &accelerator]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    // The words of the process that died come before it.
+    let error = run.stderr.lines().last().unwrap();
+    assert!(
+        error.starts_with("error: the backend ") && error.contains("does not load: while it was loaded"),
+        "{error}"
+    );
+    assert!(error.ends_with("killed by signal 6 (SIGABRT)"), "{error}");
 }
 
 #[test]
