@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use deepinfer_ops::Device;
-use deepinfer_runtime::{Runtime, Selection};
+use deepinfer_runtime::{OpenDevice, Runtime, Selection};
 
 pub use golden::Golden;
 pub use tensors::{Tensors, bf16_bytes, f32_bytes};
@@ -21,10 +21,18 @@ pub use tensors::{Tensors, bf16_bytes, f32_bytes};
 /// # Panics
 /// If there is none, with the reason.
 pub fn device() -> Rc<dyn Device> {
+    Rc::new(open_device())
+}
+
+/// As [`device`], as what it is.
+///
+/// # Panics
+/// As [`device`].
+pub fn open_device() -> OpenDevice {
     let name = std::env::var("DEEPINFER_ACCELERATOR").unwrap_or_else(|_| "cpu".to_owned());
     let selection = Selection::parse(&name).unwrap_or_else(|e| panic!("{e}"));
     let runtime = Runtime::from_environment().unwrap_or_else(|e| panic!("{e}"));
-    Rc::new(runtime.open(&selection).unwrap_or_else(|e| panic!("{e}")))
+    runtime.open(&selection).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A file of `tests/fixtures`.

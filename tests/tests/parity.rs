@@ -15,11 +15,11 @@ const SHOWN: usize = 20;
 /// Runs the cases of a check of every op.
 #[track_caller]
 fn hold(check: Check) {
-    let device = deepinfer_tests::device();
+    let device = deepinfer_tests::open_device();
     let (mut ran, mut failures) = (0, Vec::new());
     for case in ops().flat_map(|op| cases(op, check, 0, None)) {
         ran += 1;
-        match run_case(&*device, &case) {
+        match run_case(&device, &case) {
             Outcome::Passed { .. } => {}
             Outcome::Unsupported { reason } => failures.push(format!("{case}: not supported: {reason}")),
             Outcome::Failed(failure) => failures.push(format!("{case}: {failure}\n  {}", case.facts().call)),
@@ -36,7 +36,7 @@ fn every_op_of_the_catalogue_is_covered() {
         assert!(
             ops().any(|name| name == op.name),
             "{} has no parity cases: add how its calls are drawn to core/parity/src/generate, its oracle to \
-             core/parity/src/oracle, and run `cargo xtask codegen`",
+             plugin-api/oracle/src/ops, and run `cargo xtask codegen`",
             op.name
         );
     }
@@ -81,4 +81,39 @@ fn wrong_values_are_refused() {
 #[test]
 fn wrong_formats_ranks_and_extents_are_refused() {
     hold(Check::Malformed);
+}
+
+#[test]
+fn structs_of_every_length_are_taken() {
+    hold(Check::StructSize);
+}
+
+#[test]
+fn values_that_nobody_knows_are_refused() {
+    hold(Check::UnknownValue);
+}
+
+#[test]
+fn what_is_accepted_is_run() {
+    hold(Check::Honesty);
+}
+
+#[test]
+fn nothing_outside_of_the_tensors_is_written() {
+    hold(Check::Bounds);
+}
+
+#[test]
+fn the_workspace_needs_no_content() {
+    hold(Check::Workspace);
+}
+
+#[test]
+fn two_streams_do_not_mix() {
+    hold(Check::Streams);
+}
+
+#[test]
+fn recorded_calls_give_the_bits_of_the_calls() {
+    hold(Check::Replay);
 }
