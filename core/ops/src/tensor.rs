@@ -197,9 +197,10 @@ impl Tensor {
     pub fn rows(&self, start: usize, len: usize) -> Tensor {
         assert!(start + len <= self.dim(0), "rows {start}..{} of {:?}", start + len, self.shape());
         let mut out = self.clone();
-        let skip = (start * self.strides[0] as usize * self.bits as usize) / 8;
-        out.address += skip;
-        out.bytes -= skip;
+        let bytes_of = |rows: usize| (rows * self.strides[0] as usize * self.bits as usize) / 8;
+        out.address += bytes_of(start);
+        let behind = self.dim(0) - start - len;
+        out.bytes = if len == 0 { 0 } else { self.bytes - bytes_of(start) - bytes_of(behind) };
         out.shape[0] = len as i64;
         if let (Some(scale), Some(format)) = (&self.scale, self.format) {
             assert_eq!(format.scale().map(|s| s.rows), Some(1), "tile scales do not follow rows");
@@ -283,5 +284,25 @@ impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let format = self.format.map_or("scales", Format::name);
         write!(f, "{format}{:?}@{:#x}", self.shape(), self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_end_with_their_last_element() {
+        let memory = Allocation { address: 4096, bytes: 1000, device_type: 1, device_id: 0, owner: Arc::new(()) };
+        let whole = Tensor::plain(&memory, 0, Format::F32, &[5, 3]);
+        let rows = whole.rows(1, 2);
+        assert_eq!((rows.address(), rows.bytes(), rows.shape()), (4096 + 12, 24, &[2, 3][..]));
+        assert_eq!((whole.rows(4, 1).bytes(), whole.rows(0, 5).bytes(), whole.rows(5, 0).bytes()), (12, 60, 0));
+        // With gaps between rows there is none behind the last one.
+        let strided = whole.with_strides(&[3, 2], &[5, 1]);
+        assert_eq!((strided.bytes(), strided.rows(0, 2).bytes(), strided.rows(1, 1).bytes()), (48, 28, 8));
+        let packed = Tensor::quantized((&memory, 0), (&memory, 500), Format::Fp4Row32, &[4, 64]);
+        let last = packed.rows(2, 1);
+        assert_eq!((last.bytes(), last.scale().map(Tensor::bytes)), (32, Some(2)));
     }
 }

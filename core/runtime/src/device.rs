@@ -583,7 +583,7 @@ impl Device for OpenDevice {
             let work = Work::Copy {
                 target: std::ptr::with_exposed_provenance_mut(target.address()),
                 source: std::ptr::with_exposed_provenance(source.address()),
-                bytes: target.bytes() as u64,
+                bytes: target.bytes().min(source.bytes()) as u64,
                 kind,
             };
             // SAFETY: both tensors have as many bytes, without gaps; the target lies here, the source on a device of
