@@ -23,7 +23,7 @@ pub(crate) struct Caller {
     pub(crate) runtime: DiRuntimeApi,
     pub(crate) device: *mut DiDevice,
     pub(crate) stream: *mut DiStream,
-    report: PathBuf,
+    folder: PathBuf,
 }
 
 fn entry(library: &str) -> DiEntryFn {
@@ -77,21 +77,20 @@ impl Caller {
         let cpu = *CPU.get_or_init(|| {
             start("deepinfer_cpu_reference", "", std::ptr::null()).expect("cpu starts").expose_provenance()
         });
-        let report = folder.join("report");
-        let options = format!("{options}&report={}", report.display());
+        let options = format!("{options}&report={}", folder.join("report").display());
         let api =
             start("deepinfer_validate", &options, std::ptr::with_exposed_provenance(cpu)).expect("the layer starts");
         // SAFETY: tables of a successful reply live as long as the library.
         let (api, runtime) = unsafe { (&*api, *(*api).runtime) };
         let (device, stream) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let mut caller = Self { api, runtime, device, stream, report };
+        let mut caller = Self { api, runtime, device, stream, folder: folder.to_owned() };
         caller.device = caller.open();
         caller.stream = caller.new_stream();
         caller
     }
 
     pub(crate) fn findings(&self) -> Vec<Value> {
-        findings(&self.report)
+        findings(&self.folder)
     }
 
     pub(crate) fn open(&self) -> *mut DiDevice {

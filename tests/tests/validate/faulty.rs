@@ -13,11 +13,14 @@ use crate::{findings, open};
 /// The liar with a fault behind the layer; `None` without a compiler.
 fn liar(folder: &Path, fault: &str, options: &str) -> Option<OpenDevice> {
     // A library starts once in a process, hence one for each fault.
-    let path = plugin(folder, "liar.c", &format!("libdeepinfer_{}.so", fault.replace('-', "_")), &["-pthread"])?;
-    let report = folder.join("report");
-    let bundles = folder.join("bundles");
-    let options = format!("{options},report={},bundles={}", report.display(), bundles.display());
-    Some(open(&format!("{}?fault={fault}", path.display()), &options))
+    let path = plugin(
+        folder,
+        "liar.c",
+        &format!("libdeepinfer_{}.so", fault.replace('-', "_")),
+        &["-pthread", "-Wno-type-limits"],
+    )?;
+    let options = format!("{options},bundles={}", folder.join("bundles").display());
+    Some(open(folder, &path, &format!("fault={fault}"), &options))
 }
 
 fn floats(device: &OpenDevice, shape: &[usize]) -> Tensor {
@@ -32,7 +35,7 @@ fn floats(device: &OpenDevice, shape: &[usize]) -> Tensor {
 #[track_caller]
 fn assert_found(folder: &Path, outcome: Result<(), OpError>, rule: &str, parts: &[&str]) -> Value {
     let text = outcome.expect_err("a finding is an error").to_string();
-    let found = findings(&folder.join("report"));
+    let found = findings(folder);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((&found[0]["rule"], &found[0]["by"]), (&rule.into(), &"backend".into()), "{text}");
     assert!(text.contains(found[0]["sentence"].as_str().expect("a sentence")), "{text}");
@@ -100,5 +103,5 @@ fn a_right_backend_stays_silent() {
         device.rstd(&args::Rstd { x: &out, eps: 1e-6, out: &rstd }).expect("rstd");
     }
     drop((x, weight, out, rstd, device));
-    assert_eq!(findings(&folder.path().join("report")), Vec::<Value>::new());
+    assert_eq!(findings(folder.path()), Vec::<Value>::new());
 }

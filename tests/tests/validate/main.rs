@@ -11,9 +11,9 @@ mod faulty;
 mod miniature;
 mod wrong_calls;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use deepinfer_runtime::{Layers, OpenDevice, Runtime, SearchPath, Selection};
+use deepinfer_runtime::{Layers, OpenDevice, SearchPath, load};
 use serde_json::Value;
 
 /// A library that Cargo has built beside this test.
@@ -23,16 +23,21 @@ fn built(name: &str) -> PathBuf {
     path
 }
 
-/// A device behind the layer.
-fn open(backend: &str, options: &str) -> OpenDevice {
-    let layer = built("deepinfer_validate");
-    let layers = Layers::parse(&format!("{}:{options}", layer.display())).expect("a layer");
-    let runtime = Runtime::new(SearchPath::from_environment()).with_layers(layers);
-    runtime.open(&Selection::parse(backend).expect("a selection")).unwrap_or_else(|e| panic!("{e}"))
+/// A device of a backend behind the layer, which reports to `folder`.
+fn open(folder: &Path, backend: &Path, backend_options: &str, options: &str) -> OpenDevice {
+    // Over one backend a library starts with one set of options; a copy is another library.
+    let layer = folder.join("libdeepinfer_validate.so");
+    std::fs::copy(built("deepinfer_validate"), &layer).expect("a copy");
+    let report = folder.join("report");
+    let text = format!("{}:{options},report={}", layer.display(), report.display());
+    let layers = Layers::parse(&text).expect("a layer");
+    let backend = load(backend, backend_options).unwrap_or_else(|e| panic!("{e}"));
+    let layered = layers.wrap(backend, &SearchPath::of([])).unwrap_or_else(|e| panic!("{e}"));
+    layered.open(0).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The findings of a report.
-fn findings(report: &std::path::Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(report).expect("the report is created at the start");
+/// The findings that were reported to a folder.
+fn findings(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("report")).expect("the report is created at the start");
     text.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect()
 }

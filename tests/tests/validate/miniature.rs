@@ -1,5 +1,6 @@
 //! The miniature behind the layer: the same tokens, and nothing found.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -7,10 +8,14 @@ use deepinfer_engine::{Engine, Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_ops::Device;
+use deepinfer_oracle::Bundle;
 use deepinfer_tests::{fixture, miniature};
 use serde_json::Value;
 
-use crate::{findings, open};
+use crate::{built, findings, open};
+
+/// Ops of the profile for which the miniature has no use.
+const NEVER_CALLED: [&str; 0] = [];
 
 /// Tokens that are generated.
 const TOKENS: usize = 8;
@@ -35,19 +40,43 @@ fn generate(device: Rc<dyn Device>, numerics: Numerics) -> Vec<u32> {
 }
 
 /// The tokens behind the layer with these options, and that nothing was found.
-fn behind(folder: &Path, name: &str, options: &str, numerics: Numerics) -> Vec<u32> {
-    let report = folder.join(name);
-    let device = open("cpu", &format!("{options},report={}", report.display()));
+fn behind(folder: &Path, options: &str, numerics: Numerics) -> Vec<u32> {
+    let device = open(folder, &built("deepinfer_cpu_reference"), "", options);
     let tokens = generate(Rc::new(device), numerics);
-    assert_eq!(findings(&report), Vec::<Value>::new(), "{name}");
+    assert_eq!(findings(folder), Vec::<Value>::new());
+    tokens
+}
+
+/// The tokens without a layer.
+fn alone(numerics: Numerics) -> Vec<u32> {
+    let tokens = generate(deepinfer_tests::device(), numerics);
+    assert_eq!(tokens.len(), TOKENS);
     tokens
 }
 
 #[test]
-fn every_call_of_the_miniature_is_shadowed_and_poisoned_and_nothing_is_found() {
+fn every_call_is_shadowed_and_poisoned_and_nothing_is_found() {
     let folder = tempfile::tempdir().expect("a folder");
-    let deployed = generate(deepinfer_tests::device(), Numerics::DEPLOY);
-    let shadowed = behind(folder.path(), "shadow", "shadow=1/1,poison", Numerics::DEPLOY);
-    assert_eq!(shadowed, deployed);
-    assert_eq!(deployed.len(), TOKENS);
+    let calls = folder.path().join("calls");
+    let options = format!("shadow=1/1,poison,record={}", calls.display());
+    let tokens = behind(folder.path(), &options, Numerics::DEPLOY);
+    assert_eq!(tokens, alone(Numerics::DEPLOY));
+    // Of every op that the model calls there is a bundle, in which the oracle agrees with what was found.
+    let mut ops = BTreeSet::new();
+    for file in std::fs::read_dir(&calls).expect("the folder of bundles") {
+        let bytes = std::fs::read(file.expect("a file").path()).expect("a bundle");
+        let bundle = Bundle::from_bytes(&bytes).expect("a bundle");
+        let found = bundle.found.expect("what the backend gave");
+        bundle.call.judge(&found.outputs).expect("the same as in the run");
+        ops.insert(bundle.call.op.name);
+    }
+    let profile = deepinfer_plugin_api::profile("v41-text").expect("the profile of the model");
+    let missing: Vec<&str> = profile.iter().copied().filter(|op| !ops.contains(op)).collect();
+    assert_eq!(missing, NEVER_CALLED);
+}
+
+#[test]
+fn completions_in_any_order_change_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert_eq!(behind(folder.path(), "jitter=3", Numerics::EXACT), alone(Numerics::EXACT));
 }
