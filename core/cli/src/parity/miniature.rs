@@ -1,11 +1,15 @@
 //! A model end to end (L3): the miniature in the program makes the tokens that it makes on the processor.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 
 use deepinfer_engine::{Engine, Request, SamplingParams, jsonl};
 use deepinfer_model::{Model, Numerics};
 use deepinfer_parity::{Level, Outcome};
-use deepinfer_runtime::{Runtime, SearchPath, Selection, TEXT_PROFILE, missing_ops};
+use deepinfer_runtime::{TEXT_PROFILE, missing_ops};
+use serde::Deserialize;
+use serde_json::json;
 
 use super::task::WholeCase;
 use super::worker::Target;
@@ -38,21 +42,48 @@ fn tokens(target: &Target, prompt: &str) -> Outcome {
     if !missing_ops(target.backend, TEXT_PROFILE).is_empty() {
         return Outcome::Unsupported { reason: format!("it lacks ops of {TEXT_PROFILE}") };
     }
-    let reference = Selection::parse(REFERENCE).and_then(|cpu| Runtime::new(SearchPath::from_environment()).open(&cpu));
-    let wanted = match reference {
-        Ok(device) => generate(device, prompt),
-        Err(e) => return Outcome::failed(format!("there is nothing to compare with: {e}")),
+    let wanted = match reference_tokens(prompt) {
+        Ok(wanted) => wanted,
+        Err(problem) => return Outcome::failed(format!("there is nothing to compare with: {problem}")),
     };
     let found = target.open().and_then(|device| generate(device, prompt));
-    match (found, wanted) {
-        (Err(problem), _) => Outcome::failed(problem),
-        (_, Err(problem)) => Outcome::failed(format!("on {REFERENCE}: {problem}")),
-        (Ok(found), Ok(wanted)) if found == wanted => Outcome::Passed { share: None },
-        (Ok(found), Ok(wanted)) => {
+    match found {
+        Err(problem) => Outcome::failed(problem),
+        Ok(found) if found == wanted => Outcome::Passed { share: None },
+        Ok(found) => {
             let same = found.iter().zip(&wanted).take_while(|(a, b)| a == b).count();
             Outcome::failed(format!("output token {same} differs: {found:?}, but {wanted:?} on {REFERENCE}"))
         }
     }
+}
+
+/// The tokens on the processor, from a process of their own: the plugin under test may be the same library with other
+/// options, and has had its hands in the memory of this one. Settings of the run under test do not reach that process.
+fn reference_tokens(prompt: &str) -> Result<Vec<u32>, String> {
+    #[derive(Deserialize)]
+    struct Line {
+        token_ids: Vec<u32>,
+    }
+    let line = json!({ "id": "parity", "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": true });
+    let run = || {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["generate", "--prompts", "-", "--numerics", "deploy", "--accelerator", REFERENCE]);
+        for variable in ["DEEPINFER_LAYERS", "DEEPINFER_OP_IMPL", "DEEPINFER_HF_MODEL_DIR"] {
+            command.env_remove(variable);
+        }
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        if let Some(mut stdin) = process.stdin.take() {
+            // A process that has ended already says why on its standard error.
+            let _ = writeln!(stdin, "{line}");
+        }
+        process.wait_with_output()
+    };
+    let output = run().map_err(|e| format!("{REFERENCE} cannot be run in a process of its own: {e}"))?;
+    let line: Line = serde_json::from_slice(&output.stdout).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("{REFERENCE} gives no tokens ({}): {}", output.status, said.trim())
+    })?;
+    Ok(line.token_ids)
 }
 
 /// Greedy tokens after a prompt.
