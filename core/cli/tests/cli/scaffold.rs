@@ -119,6 +119,8 @@ fn a_project_in_rust() {
     let run = finish(cargo.args(["rustc", "--offline", "--lib", "--", "-D", "warnings"]));
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     project.is_green(&target.join("debug/libdeepinfer_my_npu.so"));
+    let Some(run) = tool(&project.root(), "cargo-fmt", &["--check"], &[]) else { return };
+    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
 }
 
 #[test]

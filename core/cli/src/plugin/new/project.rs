@@ -40,6 +40,7 @@ macro_rules! templates {
 const RUST: &[(&str, &str)] = templates! {
     "README.md" from "templates/plugin-rust/README.md";
     "Cargo.toml" from "templates/plugin-rust/Cargo.toml";
+    "rustfmt.toml" from "../../rustfmt.toml";
     "src/lib.rs" from "templates/plugin-rust/src/lib.rs";
     "src/device.rs" from "templates/plugin-rust/src/device.rs";
     "src/ops.rs" from "templates/plugin-rust/src/ops.rs";
