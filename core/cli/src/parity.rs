@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use deepinfer_parity::{
-    Check, Expectations, Finding, Identity, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html, junit, ops,
+    Check, Expectations, Fault, Finding, Identity, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html, junit, ops,
     required_ops,
 };
 use deepinfer_runtime::{Choice, Layers, Selection};
@@ -180,7 +180,9 @@ impl Plan {
             _ => None,
         };
         let result = supervisor.run(identity, tasks, &mut |Done { task, facts, mut outcome, seconds }| {
-            if let (Outcome::Failed(failure), Some(fault)) = (&mut outcome, task.fault()) {
+            if let (Outcome::Failed(failure), Some(fault)) = (&mut outcome, task.fault())
+                && failure.fault.is_none_or(|known| known == Fault::Crash)
+            {
                 failure.fault = Some(fault);
             }
             let name = task.to_string();

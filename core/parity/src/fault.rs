@@ -47,12 +47,26 @@ pub enum Fault {
     StreamRace,
     /// Recorded work gives other bits than the calls.
     Replay,
-    /// A wrong argument is accepted, or refused without a name.
-    Refusal,
+    /// A valid call is refused.
+    RefusesValid,
+    /// A wrong argument is accepted, or refused without its name.
+    AcceptsWrong,
     /// A layer over the backend reports a breach.
     Layer,
     /// Any other rule.
     Rule,
+}
+
+impl Fault {
+    /// What a layer names in brackets behind its own name, as `validate (out-of-bounds): ..`. Rules that no case checks are
+    /// [`Fault::Layer`].
+    pub fn of_layer(rule: &str) -> Self {
+        match rule {
+            "honesty" => Self::LyingSupports,
+            "accepted" => Self::AcceptsWrong,
+            known => serde_json::from_value(known.into()).unwrap_or(Self::Layer),
+        }
+    }
 }
 
 impl fmt::Display for Fault {
@@ -70,5 +84,7 @@ mod tests {
     fn names_are_those_of_the_report() {
         assert_eq!(Fault::RaggedEdge.to_string(), "ragged-edge");
         assert_eq!(serde_json::to_string(&Fault::NanSwallowed).unwrap(), "\"nan-swallowed\"");
+        let named = ["stale-workspace", "honesty", "leak"].map(Fault::of_layer);
+        assert_eq!(named, [Fault::StaleWorkspace, Fault::LyingSupports, Fault::Layer]);
     }
 }

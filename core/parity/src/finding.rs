@@ -98,7 +98,8 @@ fn without_consequences(groups: &mut Vec<Group<'_>>) {
                 | Fault::LyingSupports
                 | Fault::OutOfBounds
                 | Fault::UnknownValue
-                | Fault::Refusal
+                | Fault::RefusesValid
+                | Fault::AcceptsWrong
                 | Fault::Layer
                 | Fault::Rule
         ),

@@ -24,7 +24,8 @@ pub(crate) fn any_length_is_taken(device: &OpenDevice, call: &Call, number: usiz
     match (answer, how) {
         (Answer::Ran, Presented::Args(bytes)) if bytes > call.op.args_size => {
             let (_, wanted) = self::answer(device, call, Presented::Args(call.op.args_size))?;
-            same_bits(&format!("with {how}"), &found, &wanted).map_err(|problem| problem.or_named(Fault::SizeEquality))
+            same_bits(&format!("with {how}"), &found, &wanted)
+                .map_err(|problem| problem.if_bits_differ(Fault::SizeEquality))
         }
         (Answer::Ran | Answer::Planned | Answer::Absent, _) => Ok(()),
         (Answer::Declined, _) => Err(Problem::Unsupported("supports says no".to_owned())),

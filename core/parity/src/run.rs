@@ -73,13 +73,11 @@ impl Problem {
         Self::Wrong(Failure::new(problem).of(fault), None)
     }
 
-    /// The same, of a kind, unless that is known better.
-    pub(crate) fn or_named(self, fault: Fault) -> Self {
+    /// The same, of a kind if it is that bits differ: only then has the check found what it looks for.
+    pub(crate) fn if_bits_differ(self, fault: Fault) -> Self {
         match self {
-            Self::Wrong(failure, evidence) => {
-                Self::Wrong(Failure { fault: failure.fault.or(Some(fault)), ..failure }, evidence)
-            }
-            declined @ Self::Unsupported(_) => declined,
+            Self::Wrong(failure, evidence) if failure.worst.is_some() => Self::Wrong(failure.of(fault), evidence),
+            other => other,
         }
     }
 
@@ -108,8 +106,10 @@ pub fn run_case(device: &OpenDevice, case: &Case) -> Outcome {
 /// As [`run_case`].
 pub fn run_case_with_evidence(device: &OpenDevice, case: &Case) -> (Outcome, Option<Evidence>) {
     let (spec, call) = (case.spec(), || case.call().0);
-    // A check of bits is of one kind; what it finds first may be of another.
-    let bits = |result: Result<(), Problem>, fault| result.map_err(|problem| problem.or_named(fault)).map(|()| None);
+    let bits = |result: Result<(), Problem>, fault| match result {
+        Ok(()) => Ok(None),
+        Err(problem) => Err(problem.if_bits_differ(fault)),
+    };
     let share = match case.check {
         Check::StructSize => present::any_length_is_taken(device, &call(), case.number).map(|()| None),
         Check::UnknownValue => present::unknown_values_are_refused(device, &call(), case.number).map(|()| None),
@@ -117,7 +117,7 @@ pub fn run_case_with_evidence(device: &OpenDevice, case: &Case) -> (Outcome, Opt
         Check::Value => agrees(device, &call()).map(Some),
         Check::Poison => agrees(device, &poisoned(&call(), 0xA5)).map(Some),
         Check::Empty => accepted(device, &call(), Layout::Contiguous).map(|_| None),
-        Check::Refusal | Check::Malformed => bits(refuses(device, spec, case), Fault::Refusal),
+        Check::Refusal | Check::Malformed => refuses(device, spec, case).map(|()| None),
         Check::Bounds => accepted(device, &call(), Layout::Guarded).map(|_| None),
         Check::Strided => bits(strides_change_no_bit(device, &call()), Fault::Strides),
         Check::Twice => bits(twice_the_same(device, &call()), Fault::NotDeterministic),
@@ -147,7 +147,7 @@ pub(crate) fn problem_of(error: RunError, call: &Call, how: &str) -> Problem {
     let problem = match error {
         RunError::Op(OpError::Unsupported { reason, .. }) => return Problem::Unsupported(reason),
         RunError::Op(error @ OpError::Dishonest { .. }) => Problem::named(Fault::LyingSupports, error.to_string()),
-        RunError::Op(error) => Problem::from(format!("a valid call {how}was refused: {error}")),
+        RunError::Op(error) => Problem::named(Fault::RefusesValid, format!("a valid call {how}was refused: {error}")),
         RunError::Upload(error) => Problem::from(format!("the arguments cannot be uploaded: {error}")),
         RunError::Gap(name) => {
             Problem::named(Fault::OutOfBounds, format!("the gaps between the rows of {name} were written"))
@@ -232,7 +232,8 @@ fn refuses(device: &dyn Device, spec: &'static OpSpec, case: &Case) -> Result<()
         Check::Refusal => refuse::wrong_values(spec, &base),
         _ => refuse::wrong_tensors(&base),
     };
-    refuse::expect_refusal(device, &wrong.swap_remove(case.number))?;
+    refuse::expect_refusal(device, &wrong.swap_remove(case.number))
+        .map_err(|problem| Problem::named(Fault::AcceptsWrong, problem))?;
     match accepted(device, &base, Layout::Contiguous) {
         Err(Problem::Wrong(failure, evidence)) => {
             let failure = Failure { problem: format!("after the refusal, {}", failure.problem), ..failure };

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
 
+use deepinfer_parity::Fault;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -29,6 +30,12 @@ impl<S: Subscriber> Layer<S> for Breaches {
 pub(crate) fn take(plugins: &[String]) -> Vec<String> {
     let reported = std::mem::take(&mut *REPORTED.lock().unwrap_or_else(PoisonError::into_inner));
     reported.into_iter().filter(|(plugin, _)| plugins.contains(plugin)).map(|(_, message)| message).collect()
+}
+
+/// The kind of fault in a sentence that a layer has written: `LAYER (KIND): ..`, perhaps within another sentence.
+pub(crate) fn kind(layer: &str, sentence: &str) -> Option<Fault> {
+    let (_, rest) = sentence.split_once(&format!("{layer} ("))?;
+    rest.split_once("): ").map(|(kind, _)| Fault::of_layer(kind))
 }
 
 #[derive(Default)]
@@ -59,6 +66,15 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
+
+    #[test]
+    fn a_layer_names_the_kind() {
+        let sentence = "a valid call was refused: validate/x: validate (out-of-bounds): the backend broke a rule in x";
+        assert_eq!(kind("validate", sentence), Some(Fault::OutOfBounds));
+        assert_eq!(kind("validate", "validate (leak): two buffers"), Some(Fault::Layer));
+        assert_eq!(kind("other", sentence), None);
+        assert_eq!(kind("validate", "validate is unusable (code 3)"), None);
+    }
 
     #[test]
     fn errors_of_the_plugins_that_are_asked_for() {

@@ -144,13 +144,17 @@ impl Target {
     fn run_watched(&self, task: &Task) -> Outcome {
         let layers: Vec<String> = self.backend.layers().iter().map(|layer| layer.name.clone()).collect();
         breaches::take(&layers);
-        let outcome = self.run(task);
-        match breaches::take(&layers).into_iter().next() {
-            Some(breach) if !task.breaks_rules() && !matches!(outcome, Outcome::Failed(_)) => {
-                Outcome::Failed(deepinfer_parity::Failure::new(breach).of(Fault::Layer))
-            }
-            _ => outcome,
+        let mut outcome = self.run(task);
+        let breach = breaches::take(&layers).into_iter().next();
+        if let Some(breach) = breach.filter(|_| !task.breaks_rules() && !matches!(outcome, Outcome::Failed(_))) {
+            outcome = Outcome::Failed(deepinfer_parity::Failure::new(breach).of(Fault::Layer));
         }
+        if let Outcome::Failed(failure) = &mut outcome
+            && let Some(fault) = layers.iter().find_map(|layer| breaches::kind(layer, &failure.problem))
+        {
+            failure.fault = Some(fault);
+        }
+        outcome
     }
 
     fn run(&self, task: &Task) -> Outcome {

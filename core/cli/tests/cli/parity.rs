@@ -86,10 +86,10 @@ impl Report {
 fn the_processor_conforms() {
     let run = deepinfer(&["parity", "--backend", "cpu", "--cases", "3", "--timeout", "120"]);
     let text = run.succeeded_quietly();
-    for part in ["levels L0, L1, L2, L3, L4, seed 0, profile v41-text", "miniature", "fused_sample", " cases pass"] {
+    for part in ["levels L0, L1, L2, L3, L4, L5, seed 0, profile v41-text", "miniature", "fused_sample", " cases pass"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    for part in ["FAILED", "not supported:", "MISSING"] {
+    for part in ["FAILED", "FOUND", "not supported:", "MISSING"] {
         assert!(!text.contains(part), "{part}: {text}");
     }
 }
@@ -226,7 +226,7 @@ fn wrong_arguments() {
     };
     refused(&["--ops", "rsdt"], &["\"rsdt\" fits none of", "rstd"]);
     refused(&["--ops", "rstd", "--case", "value/100000"], &["no case is left to run"]);
-    refused(&["--level", "L0..L5"], &["L5", "not there yet"]);
+    refused(&["--layers", "validate:poison=1,poison"], &["validate:poison=1,poison", "given twice"]);
     refused(&["--level", "L7"], &["\"L7\" is no level"]);
     refused(&["--profile", "v42"], &["--profile \"v42\" is not in the catalogue"]);
     refused(&["--timeout", "0"], &["--timeout", "from 1 to"]);

@@ -1,0 +1,108 @@
+//! Ten seeded bugs of a backend in C (`tests/plugins/liar.c`): `deepinfer parity` finds each by its name, alone or with the
+//! validation layer over the backend, and finds nothing where nothing is.
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::accelerators::compile;
+use crate::command::deepinfer;
+
+const SEEDS: [&str; 3] = ["0", "1", "2"];
+
+/// Bugs by the option that turns them on; what has them; the levels at which they show.
+const BUGS: [(&str, &str, &str); 10] = [
+    ("ragged-edge", "rms_norm", "L2"),
+    ("nan-swallowed", "rms_norm", "L2"),
+    ("batch-dependent", "rms_norm", "L2,L4"),
+    ("tie-break", "topk_select", "L2"),
+    ("stale-workspace", "rstd", "L2,L4"),
+    ("stream-race", "rstd", "L4"),
+    ("lying-supports", "rstd", "L0"),
+    ("out-of-bounds", "gather", "L2"),
+    ("size-equality", "gather", "L0"),
+    ("event-wait", "stream", "L1"),
+];
+
+/// Bugs that the layer finds by itself, and the options with which it does.
+const BUGS_FOR_THE_LAYER: [(&str, &str, &str); 3] = [
+    ("out-of-bounds", "gather", "validate:poison"),
+    ("stale-workspace", "rstd", "validate:poison,shadow=1/1"),
+    ("lying-supports", "rstd", "validate"),
+];
+
+/// The compiled liar; `None` on a machine without a C compiler.
+struct Liar(TempDir);
+
+impl Liar {
+    fn new() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        compile("liar.c", &folder.path().join("libdeepinfer_liar.so")).then_some(Self(folder))
+    }
+
+    fn backend(&self, bug: &str) -> String {
+        format!("{}?fault={bug}", self.0.path().join("libdeepinfer_liar.so").display())
+    }
+
+    /// What is found of a bug: exit code, and the findings as (kind, op, sentence).
+    fn found(&self, bug: &str, args: &[&str]) -> (Option<i32>, Vec<(String, String, String)>) {
+        found(&self.backend(bug), args)
+    }
+}
+
+fn found(backend: &str, args: &[&str]) -> (Option<i32>, Vec<(String, String, String)>) {
+    let mut all = vec!["parity", "--backend", backend, "--profile", "none", "--timeout", "120", "--report", "-"];
+    all.extend(args);
+    let run = deepinfer(&all);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|e| panic!("{e}: {run:?}"));
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let findings = report["findings"].as_array().unwrap().iter();
+    (run.code, findings.map(|f| (text(&f["fault"]), text(&f["op"]), text(&f["sentence"]))).collect())
+}
+
+#[test]
+fn each_bug_is_found_by_its_name() {
+    let Some(liar) = Liar::new() else { return };
+    for (bug, op, levels) in BUGS {
+        for seed in SEEDS {
+            let (code, findings) = liar.found(bug, &["--ops", op, "--level", levels, "--seed", seed]);
+            assert_eq!(code, Some(1), "{bug}, seed {seed}: {findings:?}");
+            // Its name, and no other.
+            let names: Vec<(&str, &str)> = findings.iter().map(|(kind, op, _)| (kind.as_str(), op.as_str())).collect();
+            assert_eq!(names, [(bug, op)], "seed {seed}: {findings:?}");
+        }
+    }
+}
+
+#[test]
+fn the_layer_finds_what_it_sees_by_itself() {
+    let Some(liar) = Liar::new() else { return };
+    for (bug, op, layers) in BUGS_FOR_THE_LAYER {
+        for seed in SEEDS {
+            // Level 2 without the checks that would find it anyway.
+            let args = ["--ops", op, "--level", "L2", "--case", "value/*", "--cases", "16", "--seed", seed];
+            let (code, findings) = liar.found(bug, &[&args[..], &["--layers", layers]].concat());
+            assert_eq!(code, Some(1), "{bug}, seed {seed}");
+            assert!(findings.iter().all(|(kind, _, _)| kind == bug) && !findings.is_empty(), "{bug}: {findings:?}");
+            assert!(findings[0].2.contains("the backend broke a rule"), "{bug}: {findings:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_found_where_nothing_is() {
+    let Some(liar) = Liar::new() else { return };
+    for seed in SEEDS {
+        for layers in ["", "validate:poison"] {
+            let (code, findings) = liar.found("none", &["--cases", "12", "--seed", seed, "--layers", layers]);
+            assert_eq!((code, findings), (Some(0), Vec::new()), "seed {seed}, layers {layers:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_found_of_a_processor_that_works_beside_the_caller() {
+    for (seed, ops) in SEEDS.into_iter().zip(["*s*", "*o*", "*r*"]) {
+        let (code, findings) = found("cpu?async=1", &["--cases", "2", "--seed", seed, "--ops", ops]);
+        assert_eq!((code, findings), (Some(0), Vec::new()), "seed {seed}, ops {ops}");
+    }
+}
