@@ -42,6 +42,6 @@ pub use owned_args::OwnedArgs;
 pub use plan::{Plan, PlanCx, Planned, Support, Workspace};
 pub use probe::{Probe, ProbeOnly};
 pub use queue::{Delays, HostEvent, HostQueue};
+pub use vendor::FIRST_VENDOR_ID;
 #[doc(hidden)]
 pub use vendor::no_extents;
-pub use vendor::FIRST_VENDOR_ID;
