@@ -5,11 +5,13 @@
 
 #![allow(unsafe_code)]
 
+mod arguments;
 #[path = "../c_compiler/mod.rs"]
 mod c_compiler;
 #[path = "../c_plugin/mod.rs"]
 mod c_plugin;
 mod edge;
+mod host_device;
 mod other_cores;
 mod plugins_at_edges;
 mod raw_host;

@@ -1,17 +1,16 @@
 //! Cores of other versions: a small host that shakes hands and calls ops itself, with structs of any size.
 
-use std::cell::{Cell, RefCell, UnsafeCell};
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::zeroed;
 use std::path::Path;
-use std::sync::Arc;
 
-use deepinfer_ops::{Allocation, Device, Dispatch, OpCall, OpError, Place, Tensor};
+use deepinfer_plugin_api::OpInfo;
 use deepinfer_plugin_api::abi::*;
-use deepinfer_plugin_api::{Kind, OpInfo};
 use deepinfer_tests::layouts::{argument_struct, argument_struct_name};
 
+use crate::arguments::Arguments;
 use crate::edge::AtEdge;
 
 /// How large a core's structs are.
@@ -261,9 +260,20 @@ impl RawBackend {
         Ok(())
     }
 
+    /// Calls the op: asks, plans and runs as its implementation wants. [`RawBackend::last_error`] remembers the outcome.
+    ///
     /// # Safety
     /// `args` are complete and valid arguments of `info`.
-    unsafe fn run(&self, info: &'static OpInfo, args: *const DiOpHeader) -> Result<(), RawError> {
+    pub(crate) unsafe fn run(&self, info: &'static OpInfo, args: *const DiOpHeader) -> Result<(), RawError> {
+        // SAFETY: the same contract.
+        let outcome = unsafe { self.call(info, args) };
+        self.last.replace(outcome.as_ref().err().cloned());
+        outcome
+    }
+
+    /// # Safety
+    /// As [`RawBackend::run`].
+    unsafe fn call(&self, info: &'static OpInfo, args: *const DiOpHeader) -> Result<(), RawError> {
         // SAFETY: the caller's contract; functions of the table get what the header says.
         unsafe {
             let quant_size = self.size_of("DiQuant", size_of::<DiQuant>());
@@ -306,166 +316,5 @@ impl RawBackend {
             }
             Err(declined)
         }
-    }
-}
-
-/// An argument struct whose records of quantisation lie at edges.
-struct Arguments {
-    words: Vec<u64>,
-    /// The copied lists, and the records that the descriptors point to.
-    _lists: Vec<Vec<DiTensor>>,
-    quants: Vec<AtEdge>,
-}
-
-impl Arguments {
-    /// # Safety
-    /// `args` are complete and valid arguments of `info`.
-    unsafe fn copy(info: &OpInfo, args: *const DiOpHeader, quant_size: usize) -> Self {
-        let mut words = vec![0u64; info.args_size.div_ceil(8)];
-        let (mut lists, mut quants) = (Vec::new(), Vec::new());
-        // SAFETY: the caller's contract; reflection says where the descriptors lie.
-        unsafe {
-            let copy = words.as_mut_ptr().cast::<u8>();
-            copy.copy_from_nonoverlapping(args.cast(), info.args_size);
-            let mut displace = |tensor: *mut DiTensor| {
-                if let Some(quant) = (*tensor).quant.as_ref() {
-                    let quant = AtEdge::of(quant, quant_size);
-                    (*tensor).quant = quant.at();
-                    quants.push(quant);
-                }
-            };
-            for arg in info.args {
-                match arg.kind {
-                    Kind::Tensor => displace(copy.add(arg.offset).cast()),
-                    Kind::TensorList => {
-                        let list = copy.add(arg.offset).cast::<DiTensorList>();
-                        let mut tensors: Vec<DiTensor> =
-                            (0..(*list).len as usize).map(|i| (*list).ptr.add(i).read()).collect();
-                        tensors.iter_mut().for_each(|tensor| displace(&raw mut *tensor));
-                        (*list).ptr = tensors.as_ptr();
-                        lists.push(tensors);
-                    }
-                    Kind::U32 | Kind::I32 | Kind::F32 => {}
-                }
-            }
-        }
-        Self { words, _lists: lists, quants }
-    }
-
-    /// Gives the first tensor of two or more dimensions without a record of quantisation one whose scales are the tensor
-    /// itself.
-    fn quantise(&mut self, info: &OpInfo, size: usize) {
-        for arg in info.args.iter().filter(|arg| arg.kind == Kind::Tensor) {
-            // SAFETY: reflection says that a descriptor lies there.
-            let tensor = unsafe { &mut *self.words.as_mut_ptr().byte_add(arg.offset).cast::<DiTensor>() };
-            if tensor.ndim >= 2 && tensor.quant.is_null() {
-                // SAFETY: numbers and pointers: zeros are valid.
-                let mut quant: DiQuant = unsafe { zeroed() };
-                (quant.scheme, quant.block, quant.scale) = (DI_QS_BLOCK, [1, 32, 0, 0], &raw const *tensor);
-                let quant = AtEdge::of(&quant, size);
-                tensor.quant = quant.at();
-                self.quants.push(quant);
-                return;
-            }
-        }
-    }
-
-    fn set_workspace(&mut self, memory: *mut c_void, bytes: u64) {
-        // SAFETY: every argument struct begins with its head.
-        let head = unsafe { &mut *self.words.as_mut_ptr().cast::<DiOpHeader>() };
-        (head.workspace, head.workspace_bytes) = (memory, bytes);
-    }
-
-    fn at_edge(&self, size: usize) -> AtEdge {
-        // SAFETY: the words are bytes, too.
-        let bytes = unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<u8>(), self.words.len() * 8) };
-        AtEdge::new(bytes, size)
-    }
-}
-
-const BLOCK: usize = 256;
-
-#[repr(C, align(256))]
-#[derive(Clone)]
-struct Block([u8; BLOCK]);
-
-impl Default for Block {
-    fn default() -> Self {
-        Self([0; BLOCK])
-    }
-}
-
-/// Memory of an allocation; tensors write it through their addresses.
-struct Memory(Vec<UnsafeCell<Block>>);
-
-// SAFETY: the tests that use it have one thread.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Dispatch for RawBackend {
-    fn dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
-        let (mut outcome, mut op) = (Ok(()), "");
-        call.with_raw(Place { device_type: DI_DEVICE_CPU, device_id: 0 }, &mut |info, args| {
-            op = info.name;
-            // SAFETY: `with_raw` gives complete arguments, checked; what they point to lives until it returns.
-            outcome = unsafe { self.run(info, args) };
-        })?;
-        self.last.replace(outcome.as_ref().err().cloned());
-        outcome.map_err(|RawError { code, message }| match code {
-            DI_E_UNSUPPORTED => OpError::Unsupported { backend: "raw".to_owned(), op: op.to_owned(), reason: message },
-            _ => OpError::Backend { origin: op.to_owned(), message },
-        })
-    }
-}
-
-impl Device for RawBackend {
-    fn backend(&self) -> &str {
-        "raw"
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Allocation, OpError> {
-        let blocks = (0..bytes.div_ceil(BLOCK).max(1)).map(|_| UnsafeCell::default()).collect();
-        let memory = Memory(blocks);
-        let address = memory.0.as_ptr().expose_provenance();
-        let owner = Arc::new(memory);
-        Ok(Allocation { address, bytes, device_type: DI_DEVICE_CPU, device_id: 0, owner })
-    }
-
-    fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
-        assert!(bytes.len() <= tensor.bytes());
-        let target = std::ptr::with_exposed_provenance_mut::<u8>(tensor.address());
-        // SAFETY: within the tensor's memory, which is this process's and lives as long as the tensor.
-        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(())
-    }
-
-    fn download(&self, tensor: &Tensor, bytes: &mut [u8]) -> Result<(), OpError> {
-        assert!(bytes.len() <= tensor.bytes());
-        let source = std::ptr::with_exposed_provenance::<u8>(tensor.address());
-        // SAFETY: as above.
-        unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-        Ok(())
-    }
-
-    fn fill(&self, tensor: &Tensor, byte: u8) -> Result<(), OpError> {
-        let target = std::ptr::with_exposed_provenance_mut::<u8>(tensor.address());
-        // SAFETY: as above.
-        unsafe { target.write_bytes(byte, tensor.bytes()) };
-        Ok(())
-    }
-
-    fn copy(&self, target: &Tensor, source: &Tensor) -> Result<(), OpError> {
-        let mut bytes = vec![0; source.bytes()];
-        self.download(source, &mut bytes)?;
-        self.upload(target, &bytes)?;
-        match source.scale() {
-            Some(_) => self.copy(&target.scale_as_bytes(), &source.scale_as_bytes()),
-            None => Ok(()),
-        }
-    }
-
-    fn memory(&self) -> Result<(u64, u64), OpError> {
-        Ok((0, 0))
     }
 }
