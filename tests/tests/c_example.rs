@@ -139,6 +139,12 @@ fn rstd_refuses(change: impl FnOnce(&mut DiArgsRstdV1)) -> RawError {
     error
 }
 
+/// Changes an extent or a stride of an argument of [`rstd_refuses`].
+fn put(array: *mut i64, dim: usize, value: i64) {
+    // SAFETY: the arrays belong to tensors that `rstd_refuses` keeps, and have at least this dimension.
+    unsafe { *array.add(dim) = value };
+}
+
 #[test]
 fn malformed_arguments_are_refused_with_a_sentence() {
     if library().is_none() {
@@ -160,12 +166,11 @@ fn malformed_arguments_are_refused_with_a_sentence() {
     refused("x has no memory", |a| a.x.data = ptr::null_mut());
     refused("out reaches to element 1 of 32 bits, but has 7 bytes", |a| a.out.nbytes = 7);
     refused("x lies at an address that is not a multiple of 4", |a| a.x.byte_offset = 2);
-    // SAFETY (each below): the arrays belong to the tensors of `rstd_refuses`, which has made them unique.
-    refused("x has the negative extent -2 in dimension 0", |a| unsafe { *a.x.shape = -2 });
-    refused("x has stride 2 in dimension 1", |a| unsafe { *a.x.strides.add(1) = 2 });
-    refused("x has stride -2 in dimension 0", |a| unsafe { *a.x.strides = -2 });
-    refused("x reaches to element", |a| unsafe { *a.x.strides = i64::MAX });
-    refused("out has 1 elements in dimension 0, but the number of rows of x is 2", |a| unsafe { *a.out.shape = 1 });
+    refused("x has the negative extent -2 in dimension 0", |a| put(a.x.shape, 0, -2));
+    refused("x has stride 2 in dimension 1", |a| put(a.x.strides, 1, 2));
+    refused("x has stride -2 in dimension 0", |a| put(a.x.strides, 0, -2));
+    refused("x reaches to element", |a| put(a.x.strides, 0, i64::MAX));
+    refused("out has 1 elements in dimension 0, but the number of rows of x is 2", |a| put(a.out.shape, 0, 1));
 }
 
 /// An older core knows fewer arguments: they read as zero, whatever lies behind.
