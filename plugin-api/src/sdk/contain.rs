@@ -47,7 +47,22 @@ impl Containment {
         self.catch(what, body).and_then(|()| self.refuse_poisoned())
     }
 
-    /// An outcome of [`Containment::run`] as the boundary wants it: null, or an error whose origin is `name/what`.
+    /// As [`Containment::run`], with the outcome as the boundary wants it: null, or an error whose origin is `name/what`.
+    /// This is on the path of every call: success is a null pointer all the way.
+    #[inline]
+    pub fn call(&self, what: &str, body: impl FnOnce() -> Result<(), Fault>) -> *mut DiError {
+        if self.is_poisoned() {
+            return self.to_raw(what, self.refuse_poisoned());
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| match body() {
+            Ok(()) => std::ptr::null_mut(),
+            Err(fault) => self.to_raw(what, self.note_panic(Err(fault))),
+        }));
+        result.unwrap_or_else(|payload| self.to_raw(what, self.note_panic(Err(panic_fault(what, &*payload)))))
+    }
+
+    /// An outcome of [`Containment::run`] or [`Containment::wait`] as the boundary wants it.
+    #[cold]
     pub fn to_raw(&self, what: &str, outcome: Result<(), Fault>) -> *mut DiError {
         match outcome {
             Ok(()) => std::ptr::null_mut(),
@@ -64,15 +79,22 @@ impl Containment {
     }
 
     fn catch<T>(&self, what: &str, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-        let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
-            Err(Fault::new(FaultCode::Panic, format!("panic in {what}: {}", panic_text(&*payload))))
-        });
-        // One that was caught on another thread arrives as a fault.
+        let result = catch_unwind(AssertUnwindSafe(body));
+        self.note_panic(result.unwrap_or_else(|payload| Err(panic_fault(what, &*payload))))
+    }
+
+    /// Poisons if there was a panic; one that was caught on another thread arrives as a fault.
+    fn note_panic<T>(&self, result: Result<T, Fault>) -> Result<T, Fault> {
         if matches!(&result, Err(fault) if fault.code == FaultCode::Panic) {
             self.poisoned.store(true, Ordering::Relaxed);
         }
         result
     }
+}
+
+#[cold]
+fn panic_fault(what: &str, payload: &(dyn std::any::Any + Send)) -> Fault {
+    Fault::new(FaultCode::Panic, format!("panic in {what}: {}", panic_text(payload)))
 }
 
 /// Text of a caught panic.

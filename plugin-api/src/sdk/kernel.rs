@@ -7,7 +7,7 @@ use crate::reflection::{Op, OpInfo};
 use crate::sdk::owned_args::OwnedArgs;
 use crate::sdk::plan::{PlanObject, intern, lacking, required};
 use crate::sdk::runtime_table::{State, boxed, di_str, object, unbox, write_prefix};
-use crate::sdk::{Backend, Fault, HostQueue, Plan, PlanCx, Planned, Support};
+use crate::sdk::{Backend, Fault, Plan, PlanCx, Planned, Support};
 
 /// What a kernel knows besides its arguments.
 pub struct Cx<'a> {
@@ -153,6 +153,7 @@ impl KernelEntry {
 ///
 /// # Safety
 /// `args` is null, or points to `struct_size` bytes of an argument struct.
+#[inline]
 unsafe fn with_raw<O: Op, T>(
     args: *const DiOpHeader,
     body: impl FnOnce(&O::Raw) -> Result<T, Fault>,
@@ -200,7 +201,7 @@ unsafe extern "C" fn supports<K: Kernel>(
     // SAFETY: the contract of this function.
     unsafe {
         let state = State::of(backend);
-        let outcome = state.containment.run(name, || {
+        state.containment.call(name, || {
             let (support, required) = with_raw::<K::Op, _>(proto, |raw| {
                 let required = required(head::<K::Op>(raw).flags);
                 let cx = PlanCx { state, device, required };
@@ -226,8 +227,7 @@ unsafe extern "C" fn supports<K: Kernel>(
             };
             write_prefix(full, out);
             Ok(())
-        });
-        state.containment.to_raw(name, outcome)
+        })
     }
 }
 
@@ -244,7 +244,7 @@ unsafe extern "C" fn plan<K: Kernel>(
     // SAFETY: the contract of this function.
     unsafe {
         let state = State::of(backend);
-        let outcome = state.containment.run(name, || {
+        state.containment.call(name, || {
             let made = with_raw::<K::Op, _>(proto, |raw| {
                 let make = K::PLAN.ok_or_else(|| Fault::unsupported(format!("{} has no plans", K::IMPL_NAME)))?;
                 let required = required(head::<K::Op>(raw).flags);
@@ -259,8 +259,7 @@ unsafe extern "C" fn plan<K: Kernel>(
             write_prefix(full, info);
             *out = boxed(object);
             Ok(())
-        });
-        state.containment.to_raw(name, outcome)
+        })
     }
 }
 
@@ -285,13 +284,14 @@ unsafe extern "C" fn run<K: Kernel>(
     // SAFETY: the contract of this function.
     unsafe {
         let state = State::of(backend);
-        let outcome = state.containment.run(name, || {
-            with_raw::<K::Op, _>(args, |raw| match state.queue(stream)? {
-                None => run_now::<K>(state, plan, stream, raw),
-                Some(queue) => run_later::<K>(state, queue, plan, stream, raw),
+        state.containment.call(name, || {
+            with_raw::<K::Op, _>(args, |raw| {
+                if state.has_queues() {
+                    return run_on_stream::<K>(state, plan, stream, raw);
+                }
+                run_now::<K>(state, plan, stream, raw)
             })
-        });
-        state.containment.to_raw(name, outcome)
+        })
     }
 }
 
@@ -299,6 +299,7 @@ unsafe extern "C" fn run<K: Kernel>(
 ///
 /// # Safety
 /// As [`run`].
+#[inline]
 unsafe fn planned<'a, K: Kernel>(plan: *mut DiPlan, head: &DiOpHeader) -> Result<Option<Planned<'a, K::Plan>>, Fault> {
     let (flags, planned) = if K::PLAN.is_some() {
         // SAFETY: the caller's contract.
@@ -317,6 +318,7 @@ unsafe fn planned<'a, K: Kernel>(plan: *mut DiPlan, head: &DiOpHeader) -> Result
 
 /// # Safety
 /// As [`run`].
+#[inline]
 unsafe fn run_now<K: Kernel>(
     state: &'static State,
     plan: *mut DiPlan,
@@ -330,24 +332,25 @@ unsafe fn run_now<K: Kernel>(
     }
 }
 
-/// Checks the call now and runs it on the queue.
+/// Checks the call now and runs it on the stream's queue, if it has one.
 ///
 /// # Safety
 /// As [`run`].
 #[cold]
-unsafe fn run_later<K: Kernel>(
+#[inline(never)]
+unsafe fn run_on_stream<K: Kernel>(
     state: &'static State,
-    queue: &HostQueue,
     plan: *mut DiPlan,
     stream: *mut DiStream,
     raw: &<K::Op as Op>::Raw,
 ) -> Result<(), Fault> {
     let info = <K::Op as Op>::INFO;
     // SAFETY: the caller's contract, which holds until the work is done; the struct is whole.
-    let args = unsafe {
+    let (queue, args) = unsafe {
+        let Some(queue) = state.queue(stream)? else { return run_now::<K>(state, plan, stream, raw) };
         K::Op::view(raw)?;
         planned::<K>(plan, head::<K::Op>(raw))?;
-        OwnedArgs::copy(head::<K::Op>(raw), info)?
+        (queue, OwnedArgs::copy(head::<K::Op>(raw), info)?)
     };
     let (plan, stream) = (plan.expose_provenance(), stream.expose_provenance());
     queue.submit(info.name, move || {

@@ -54,14 +54,16 @@ impl State {
         unsafe { &*backend.cast::<Self>() }
     }
 
+    /// Whether kernels of any stream may run on a queue.
+    pub(crate) fn has_queues(&self) -> bool {
+        self.has_queues.load(Ordering::Relaxed)
+    }
+
     /// The queue on which kernels of this stream run.
     ///
     /// # Safety
     /// `stream` is null or a live stream of this backend, and outlives the use of the queue.
     pub(crate) unsafe fn queue(&'static self, stream: *mut DiStream) -> Result<Option<&'static HostQueue>, Fault> {
-        if !self.has_queues.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
         // SAFETY: the same contract.
         unsafe { (self.queue_of)(self, stream) }
     }
@@ -103,7 +105,7 @@ pub(crate) unsafe fn with<B: Backend>(
 ) -> *mut DiError {
     // SAFETY: the same contract.
     let state = unsafe { State::of(backend) };
-    state.containment.to_raw(what, state.containment.run(what, || body(state.backend()?)))
+    state.containment.call(what, || body(state.backend()?))
 }
 
 /// As [`with`], for a function that waits.

@@ -24,7 +24,7 @@ impl<'a> Desc<'a> {
     pub unsafe fn new(op: &'static str, arg: &'static str, raw: &'a DiTensor) -> Result<Self, ArgError> {
         // SAFETY: the same contract.
         let meta = unsafe { Meta::describe(op, arg, raw)? };
-        meta.reach()?;
+        meta.check_strides()?;
         Ok(Self { meta })
     }
 

@@ -28,6 +28,7 @@ impl<'a> Meta<'a> {
     ///
     /// # Safety
     /// As for [`In::new`](super::In::new).
+    #[inline]
     pub(super) unsafe fn new(op: &'static str, arg: &'static str, raw: &'a DiTensor) -> Result<Self, ArgError> {
         // SAFETY: the same contract.
         let meta = unsafe { Self::describe(op, arg, raw)? };
@@ -39,6 +40,7 @@ impl<'a> Meta<'a> {
     ///
     /// # Safety
     /// As for [`Desc::new`](super::Desc::new).
+    #[inline]
     pub(super) unsafe fn describe(op: &'static str, arg: &'static str, raw: &'a DiTensor) -> Result<Self, ArgError> {
         let error = |problem: String| ArgError { op, arg: arg.to_owned(), problem };
         let rank = usize::try_from(raw.ndim).ok().filter(|rank| *rank <= MAX_RANK);
@@ -99,35 +101,56 @@ impl<'a> Meta<'a> {
         self.shape.iter().map(|&e| usize::try_from(e).unwrap_or(0)).product()
     }
 
-    /// Bytes from the first element to the end of the last one; the last dimension must be contiguous.
-    pub(super) fn reach(&self) -> Result<u128, ArgError> {
+    /// Bytes from the first element to the end of the last one. `None` where strides are impossible: the last must be 1,
+    /// none negative, and the sum below 2^63.
+    #[inline]
+    fn reach(&self) -> Option<u128> {
         if self.elements() == 0 {
-            return Ok(0);
+            return Some(0);
         }
         let mut last = 0_i64;
         for (dim, (&extent, &stride)) in self.shape.iter().zip(self.strides).enumerate() {
             if stride < 0 || (dim + 1 == self.shape.len() && extent > 1 && stride != 1) {
-                return Err(self.error(format!("has strides {:?}; the last must be 1 and none negative", self.strides)));
+                return None;
             }
-            let reach = (extent - 1).checked_mul(stride).and_then(|r| last.checked_add(r));
-            last = reach.ok_or_else(|| self.error(format!("reaches beyond 2^63 with strides {:?}", self.strides)))?;
+            last = (extent - 1).checked_mul(stride).and_then(|reach| last.checked_add(reach))?;
         }
-        Ok(((last as u128 + 1) * u128::from(self.raw.bits)).div_ceil(8))
+        Some(((last as u128 + 1) * u128::from(self.raw.bits)).div_ceil(8))
+    }
+
+    /// The strides are possible.
+    pub(super) fn check_strides(&self) -> Result<(), ArgError> {
+        self.reach().map(drop).ok_or_else(|| self.impossible_strides())
     }
 
     /// Every element lies within `nbytes`, and there is memory if there are elements.
+    #[inline]
     fn check_memory(&self) -> Result<(), ArgError> {
-        let needed = self.reach()?;
-        if needed > u128::from(self.raw.nbytes) {
-            return Err(self.error(format!(
+        match self.reach() {
+            Some(needed) if needed <= u128::from(self.raw.nbytes) && (needed == 0 || !self.raw.data.is_null()) => Ok(()),
+            needed => Err(self.impossible_memory(needed)),
+        }
+    }
+
+    #[cold]
+    fn impossible_memory(&self, needed: Option<u128>) -> ArgError {
+        match needed {
+            None => self.impossible_strides(),
+            Some(needed) if needed > u128::from(self.raw.nbytes) => self.error(format!(
                 "needs {needed} bytes for shape {:?} and strides {:?}, but has {}",
                 self.shape, self.strides, self.raw.nbytes
-            )));
+            )),
+            Some(_) => self.error("has no memory".to_owned()),
         }
-        if needed > 0 && self.raw.data.is_null() {
-            return Err(self.error("has no memory".to_owned()));
+    }
+
+    #[cold]
+    fn impossible_strides(&self) -> ArgError {
+        let last_is_one = self.shape.last().is_none_or(|&extent| extent <= 1) || self.strides.last() == Some(&1);
+        if last_is_one && self.strides.iter().all(|&stride| stride >= 0) {
+            return self.error(format!("reaches beyond 2^63 with strides {:?}", self.strides));
         }
-        Ok(())
+        self.error(format!("has strides {:?}; the last must be 1 and none negative", self.strides))
     }
 
     pub(super) fn address(&self) -> *mut u8 {
