@@ -25,9 +25,9 @@ pub enum Kind {
 pub enum Role {
     /// Reads it.
     In,
-    /// Writes all of it that the semantics name.
+    /// Writes all of it.
     Out,
-    /// Reads and writes it.
+    /// Reads it or writes a part of it: what was there before can matter afterwards.
     InOut,
 }
 

@@ -451,8 +451,12 @@ impl Layer {
             skip("other streams were at work");
             return Ok(());
         }
+        let Some(judgement) = shadow::judge(&call, &found) else {
+            skip("the oracle cannot judge the call");
+            return Ok(());
+        };
         self.reporter.tally(|tally| tally.shadowed += 1);
-        let Err(broken) = shadow::judge(&call, &found) else { return Ok(()) };
+        let Err(broken) = judgement else { return Ok(()) };
         // SAFETY: the same contract.
         let broken = unsafe { self.blame_workspace(job, args, lane, before, &call, broken) };
         let mut finding = self.finding(job.index, job.number, Culprit::Backend, broken);
@@ -479,7 +483,7 @@ impl Layer {
         }
         // SAFETY: the same contract.
         match unsafe { self.run_zeroed(job, args, lane, before) } {
-            Some(found) if shadow::judge(call, &found).is_ok() => {
+            Some(found) if shadow::judge(call, &found).is_some_and(|judged| judged.is_ok()) => {
                 let problem = format!(
                     "{}; with a zeroed workspace it is right: it reads what it did not write there",
                     broken.problem

@@ -1,5 +1,7 @@
 //! The op once more, by its oracle on host values.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use deepinfer_oracle::{self as oracle, Disagreement, HostTensor, OracleError, Outputs, oracle_of_id};
 use deepinfer_plugin_api::reflection::Kind as ArgKind;
 use deepinfer_plugin_api::{OpInfo, Role};
@@ -62,17 +64,21 @@ fn gather(tensor: &Tensor, memory: &Image) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Holds what was found to the op's contract.
-pub(crate) fn judge(call: &oracle::Call, found: &Outputs) -> Result<(), Broken> {
-    call.judge(found).map(drop).map_err(|disagreement| match disagreement {
+/// Holds what was found to the op's contract; `None` if the oracle cannot judge this call.
+pub(crate) fn judge(call: &oracle::Call, found: &Outputs) -> Option<Result<(), Broken>> {
+    // An oracle that fails is no fault of the backend.
+    let judged = catch_unwind(AssertUnwindSafe(|| call.judge(found))).ok()?;
+    let Err(disagreement) = judged else { return Some(Ok(())) };
+    Some(Err(match disagreement {
         Disagreement::Beyond(mismatch) => Broken::new(Rule::Value, &mismatch.argument, mismatch.to_string()),
         Disagreement::Oracle(OracleError::Values { reason, .. }) => Broken::new(
             Rule::Accepted,
             "",
             format!("the arguments break a rule of the op, but were not refused: {reason}"),
         ),
-        other => Broken::new(Rule::Value, "", other.to_string()),
-    })
+        Disagreement::Oracle(_) => return None,
+        Disagreement::Shape { argument, .. } => Broken::new(Rule::Value, argument, disagreement.to_string()),
+    }))
 }
 
 #[cfg(test)]
@@ -102,9 +108,9 @@ mod tests {
         assert_eq!(before.tensor("x").values(), [3.0, 4.0, 5.0, 12.0]);
         let norm = |a: f32, b: f32| ((a * a + b * b) / 2.0).sqrt();
         let mut right = [3.0 / norm(3.0, 4.0), 8.0 / norm(3.0, 4.0), 5.0 / norm(5.0, 12.0), 24.0 / norm(5.0, 12.0)];
-        judge(&before, &found(&call, &image(&right)).unwrap()).unwrap();
+        judge(&before, &found(&call, &image(&right)).unwrap()).unwrap().unwrap();
         right[2] *= 1.001;
-        let broken = judge(&before, &found(&call, &image(&right)).unwrap()).unwrap_err();
+        let broken = judge(&before, &found(&call, &image(&right)).unwrap()).unwrap().unwrap_err();
         assert!(broken.rule == Rule::Value && broken.problem.starts_with("out[1, 0] is "), "{broken:?}");
     }
 }
