@@ -206,7 +206,9 @@ impl Plan {
     /// Ops that the backend lacks: required ones, and others. It lacks an op, too, of which it declines every call.
     fn lacking(&self, has: &[String], lines: &[Line]) -> (Vec<String>, Vec<String>) {
         let declines = |op: &str| {
-            let mut calls = lines.iter().filter(|line| line.op == op && line.facts.is_some()).peekable();
+            // Drawn calls: to refuse a wrong one is no support.
+            let is_drawn = |line: &&Line| line.facts.as_ref().is_some_and(|facts| facts.content.is_some());
+            let mut calls = lines.iter().filter(|line| line.op == op).filter(is_drawn).peekable();
             calls.peek().is_some() && calls.all(|line| matches!(line.outcome, Outcome::Unsupported { .. }))
         };
         let lacks = |op: &&str| !has.iter().any(|name| name == op) || declines(op);
