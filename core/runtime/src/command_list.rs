@@ -67,6 +67,15 @@ pub(crate) struct Failed<'a> {
 }
 
 impl Step {
+    /// Takes an error over that is not null.
+    #[cold]
+    #[inline(never)]
+    fn failed(&self, error: *mut DiError) -> Failed<'_> {
+        // SAFETY: an error that the plugin has just handed over.
+        let error = unsafe { take_error(error) }.expect("an error that is not null");
+        Failed { step: self, error }
+    }
+
     /// Queues the step.
     ///
     /// # Safety
@@ -86,11 +95,7 @@ impl Step {
                 }
             }
         };
-        // SAFETY: null or an error that the plugin has just handed over.
-        match unsafe { take_error(error) } {
-            None => Ok(()),
-            Some(error) => Err(Failed { step: self, error }),
-        }
+        if error.is_null() { Ok(()) } else { Err(self.failed(error)) }
     }
 }
 

@@ -137,13 +137,3 @@ pub(crate) fn sixteen(device: &OpenDevice) -> Vec<Box<dyn OpCall>> {
         }),
     ]
 }
-
-/// A fixed order of `count` numbers below 16 that a branch predictor cannot learn in a few turns.
-pub(crate) fn random_order(count: usize) -> Vec<usize> {
-    let mut state = 0x9E37_79B9_u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 28) as usize
-    };
-    (0..count).map(|_| next()).collect()
-}
