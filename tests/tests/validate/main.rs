@@ -7,6 +7,7 @@ mod c_compiler;
 #[path = "../c_plugin/mod.rs"]
 mod c_plugin;
 mod caller;
+mod capture;
 mod faulty;
 mod miniature;
 mod wrong_calls;

@@ -136,7 +136,10 @@ impl Finding {
         };
         let mut text = format!("validate ({}): {who} broke a rule in {}", self.rule.name(), self.call);
         if !self.implementation.is_empty() {
-            text.push_str(&format!(" ({}), call {}", self.implementation, self.number));
+            text.push_str(&format!(" ({})", self.implementation));
+        }
+        if self.number > 0 {
+            text.push_str(&format!(", call {}", self.number));
         }
         text.push_str(": ");
         if !self.problem.starts_with(&self.argument) {

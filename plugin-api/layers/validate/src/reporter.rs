@@ -41,13 +41,16 @@ struct Line<'a> {
 }
 
 impl Reporter {
-    /// Creates the report, empty.
+    /// Creates the report, or continues it: parity runs its cases in many processes.
     ///
     /// # Errors
     /// The file cannot be created.
     pub(crate) fn new(options: &Options, backend: String) -> Result<Self, Fault> {
         let create = |path: &std::path::PathBuf| {
-            File::create(path)
+            File::options()
+                .create(true)
+                .append(true)
+                .open(path)
                 .map(Mutex::new)
                 .map_err(|e| Fault::invalid(format!("the report {} cannot be created: {e}", path.display())))
         };
@@ -79,11 +82,7 @@ impl Reporter {
 
     /// A finding in a call that must fail, whatever was asked for.
     pub(crate) fn refuse(&self, finding: &Finding) -> Fault {
-        let fault = self.note(finding);
-        if self.on_finding == OnFinding::Log {
-            log(LogLevel::Error, &fault.message);
-        }
-        fault
+        self.note(finding)
     }
 
     /// A finding in a call that cannot fail.

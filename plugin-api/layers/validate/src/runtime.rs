@@ -118,18 +118,14 @@ unsafe extern "C" fn device_open(
                 return Ok(error);
             }
             let next = layer.made("device_open", raw, Kind::Device)?;
-            let mut info: DiDeviceInfo = std::mem::MaybeUninit::zeroed().assume_init();
-            info.struct_size = size_of::<DiDeviceInfo>() as u32;
-            // A device that does not say what it is cannot be told from others; its tensors then say the same.
-            let untold = below!(layer, device_info, index, &raw mut info)?;
-            layer.settle(untold)?;
-            let mut own = std::ptr::null_mut();
-            if layer.options.poison {
-                let error = below!(layer, stream_create, raw, 0, 0, &raw mut own)?;
-                layer.settle(error)?;
+            match layer.describe(index, raw, next) {
+                Ok(device) => out.write(pointer(layer.world().open_device(device))),
+                Err(fault) => {
+                    let close = layer.next.runtime.device_close.expect("mandatory");
+                    close(layer.next.raw, raw);
+                    return Err(fault);
+                }
             }
-            let device = Device { next, id: (info.device_type, index as i32), own_stream: own.expose_provenance() };
-            out.write(pointer(layer.world().open_device(device)));
             Ok(error)
         })
     }
@@ -198,21 +194,26 @@ unsafe extern "C" fn alloc(
             };
             let (mut raw, mut at) = (std::ptr::null_mut(), std::ptr::null_mut());
             let error = below!(layer, alloc, exposed(next), space, all, align, &raw mut raw, &raw mut at)?;
-            layer.not_in_capture("alloc", device, error.is_null())?;
             if !error.is_null() {
                 return Ok(error);
             }
             let next_buffer = layer.made("alloc", raw, Kind::Buffer)?;
             let start = at.expose_provenance() as u64;
-            if all > 0 && (start == 0 || !start.is_multiple_of(align.max(1))) {
-                let problem = format!("{all} bytes aligned to {align} were promised at {start:#x}");
-                return Err(layer.reporter.refuse(&Finding::new(Rule::OutPointer, Culprit::Backend, "alloc", problem)));
-            }
             let (whole, user) = (start..start + all, start + front..start + front + bytes);
-            if front > 0 {
-                layer.poison(device, whole.clone())?;
+            let accepted = layer.not_in_capture("alloc", device, true).and_then(|()| {
+                if all > 0 && (start == 0 || !start.is_multiple_of(align.max(1))) {
+                    let problem = format!("{all} bytes aligned to {align} were promised at {start:#x}");
+                    let finding = Finding::new(Rule::OutPointer, Culprit::Backend, "alloc", problem);
+                    return Err(layer.reporter.refuse(&finding));
+                }
+                if front > 0 { layer.poison(device, whole.clone()) } else { Ok(()) }
+            });
+            if let Err(fault) = accepted {
+                let free = layer.next.runtime.free_.expect("mandatory");
+                free(layer.next.raw, raw);
+                return Err(fault);
             }
-            let buffer = layer.world().allocate(next_buffer, device, whole, user.clone());
+            let buffer = layer.world().allocate(next_buffer, device, whole, user);
             out.write(pointer(buffer));
             address.write(at.byte_add(front as usize));
             Ok(error)
@@ -226,16 +227,17 @@ unsafe extern "C" fn free_(backend: *mut DiBackend, buffer: *mut DiBuffer) {
         guard_void(backend, "free_", |layer| {
             let (buffer, device) = layer.find("free_", Kind::Buffer, buffer.addr())?;
             let pending = layer.world().pending_use(buffer);
+            let mut outcome = Ok(());
             if let Some(stream) = pending {
                 let problem = format!("{buffer} is freed, but work of {stream} that uses it was not waited for");
                 layer.reporter.mention(&Finding::new(Rule::Lifetime, Culprit::Core, "free_", problem));
             } else {
-                layer.check_redzones(buffer, device)?;
+                outcome = layer.check_redzones(buffer, device);
             }
             let Some(freed) = layer.world().free(buffer) else { return Ok(()) };
             let free = layer.next.runtime.free_.expect("mandatory");
             free(layer.next.raw, exposed(freed.next));
-            Ok(())
+            outcome
         });
     }
 }
@@ -260,7 +262,15 @@ unsafe extern "C" fn stream_create(
             let stream = layer.world().create_stream(next_stream, device);
             if let Some(seed) = layer.options.jitter {
                 let delays = Delays::seeded(seed.wrapping_add(stream.number as u64));
-                layer.add_queue(stream, HostQueue::start("validate-jitter", Some(delays))?);
+                match HostQueue::start("validate-jitter", Some(delays)) {
+                    Ok(queue) => layer.add_queue(stream, queue),
+                    Err(fault) => {
+                        layer.world().destroy_stream(stream);
+                        let destroy = layer.next.runtime.stream_destroy.expect("mandatory");
+                        destroy(layer.next.raw, raw);
+                        return Err(fault);
+                    }
+                }
             }
             out.write(pointer(stream));
             Ok(error)
@@ -539,6 +549,26 @@ impl Layer {
         let (device, _) = self.find(what, Kind::Device, address)?;
         let next = self.world().devices.get(device).map_or(0, |device| device.next);
         Ok((device, next))
+    }
+
+    /// What the layer keeps of a device that was just opened.
+    ///
+    /// # Safety
+    /// `raw` is device `index` of the backend, open.
+    unsafe fn describe(&self, index: u32, raw: *mut DiDevice, next: usize) -> Result<Device, Fault> {
+        // SAFETY: zeros are a valid struct; the backend writes no more than it says.
+        unsafe {
+            let mut info: DiDeviceInfo = std::mem::zeroed();
+            info.struct_size = size_of::<DiDeviceInfo>() as u32;
+            let error = below!(self, device_info, index, &raw mut info)?;
+            self.settle(error)?;
+            let mut own = std::ptr::null_mut();
+            if self.options.poison {
+                let error = below!(self, stream_create, raw, 0, 0, &raw mut own)?;
+                self.settle(error)?;
+            }
+            Ok(Device { next, id: (info.device_type, index as i32), own_stream: own.expose_provenance() })
+        }
     }
 
     /// An event, its device, and the backend's own event.
