@@ -210,8 +210,9 @@ impl Checker {
 
 /// Says which tensor of the list it was.
 #[cold]
-fn in_list(error: Box<ArgError>, index: usize) -> Box<ArgError> {
-    Box::new(ArgError { arg: format!("{}[{index}]", error.arg), ..*error })
+fn in_list(mut error: Box<ArgError>, index: usize) -> Box<ArgError> {
+    error.arg = format!("{}[{index}]", error.arg);
+    error
 }
 
 /// Extent of an optional tensor; 0 when it is absent.
