@@ -1,0 +1,170 @@
+//! Token counts of one request.
+//!
+//! A step in flight has computed nothing yet and drawn nothing yet, but the next step is planned as if it had. The ledger
+//! keeps what is known apart from what is assumed: committed counts, and one entry per step in flight with its rows and its
+//! *placeholders*, the output tokens that it is assumed to append. Every other number is a sum of these.
+
+use std::collections::VecDeque;
+
+use crate::plan::StepId;
+
+/// A step in flight, as one request sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct InFlight {
+    step: StepId,
+    rows: usize,
+    /// Output tokens that it is assumed to append.
+    placeholders: usize,
+}
+
+/// The token counts of one request. All are in tokens, which are also rows and positions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ledger {
+    prompt: usize,
+    output: usize,
+    computed: usize,
+    prefill_end: usize,
+    generation: u32,
+    in_flight: VecDeque<InFlight>,
+}
+
+impl Ledger {
+    /// A request with a prompt of `prompt` tokens, of which none was computed; at most `depth` steps will be in flight.
+    pub fn new(prompt: usize, depth: usize) -> Self {
+        Self {
+            prompt,
+            output: 0,
+            computed: 0,
+            prefill_end: prompt,
+            generation: 0,
+            in_flight: VecDeque::with_capacity(depth),
+        }
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt_len(&self) -> usize {
+        self.prompt
+    }
+
+    /// Committed tokens of the output.
+    pub fn output_len(&self) -> usize {
+        self.output
+    }
+
+    /// Committed tokens, prompt and output.
+    pub fn len(&self) -> usize {
+        self.prompt + self.output
+    }
+
+    /// Whether there are no tokens, which only an empty prompt has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tokens whose cache entries are known to be there: the first `computed` ones.
+    pub fn computed(&self) -> usize {
+        self.computed
+    }
+
+    /// Number of restarts.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Tokens if every step in flight appends what it is assumed to.
+    pub fn assumed_len(&self) -> usize {
+        self.len() + self.placeholders()
+    }
+
+    /// Output tokens that steps in flight are assumed to append.
+    pub fn placeholders(&self) -> usize {
+        self.in_flight.iter().map(|f| f.placeholders).sum()
+    }
+
+    /// Drafts in flight: tokens that may turn out not to be there.
+    pub fn unverified(&self) -> usize {
+        self.in_flight.iter().map(|f| f.placeholders.saturating_sub(1)).sum()
+    }
+
+    /// Position of the next row to plan: tokens computed, and rows in flight.
+    pub fn scheduled(&self) -> usize {
+        self.computed + self.in_flight.iter().map(|f| f.rows).sum::<usize>()
+    }
+
+    /// Rows that can be planned now: assumed tokens that no step has computed or is computing.
+    pub fn pending(&self) -> usize {
+        self.assumed_len() - self.scheduled()
+    }
+
+    /// Tokens that there were at the last (re)start. Rows up to here are prefill, later ones decode.
+    pub fn prefill_end(&self) -> usize {
+        self.prefill_end
+    }
+
+    /// Whether the next row belongs to the prefill.
+    pub fn in_prefill(&self) -> bool {
+        self.scheduled() < self.prefill_end
+    }
+
+    /// Steps in flight with rows of this request.
+    pub fn steps_in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// The last step in flight that draws tokens, if there is one: the token after the committed ones is among them.
+    pub fn sampling_step(&self) -> Option<StepId> {
+        self.in_flight.back().filter(|f| f.placeholders > 0).map(|f| f.step)
+    }
+
+    /// The first `tokens` tokens are there already: a hit of the prefix cache, or a fork.
+    ///
+    /// # Panics
+    /// If anything was computed since the last (re)start, or if no token would be left to run.
+    pub fn skip(&mut self, tokens: usize) {
+        assert!(self.scheduled() == 0, "{} tokens were scheduled before a skip", self.scheduled());
+        assert!(tokens < self.len(), "a skip of {tokens} of {} tokens leaves nothing to run", self.len());
+        self.computed = tokens;
+    }
+
+    /// `step` runs `rows` rows, the last `drafts` of which are drafts. It draws tokens if it reaches the last assumed one.
+    /// Returns whether it does.
+    ///
+    /// # Panics
+    /// If there are no such rows, or if drafts do not follow the last assumed token.
+    pub fn begin(&mut self, step: StepId, rows: usize, drafts: usize) -> bool {
+        let known = rows - drafts;
+        assert!(known >= 1 && known <= self.pending(), "{known} rows planned of {} that are pending", self.pending());
+        let samples = known == self.pending();
+        assert!(samples || drafts == 0, "drafts planned before the last token");
+        let placeholders = if samples { 1 + drafts } else { 0 };
+        self.in_flight.push_back(InFlight { step, rows, placeholders });
+        samples
+    }
+
+    /// `step`, the oldest one in flight, has completed and appended `tokens` tokens.
+    ///
+    /// Of a step with placeholders, rows whose drafts were rejected computed nothing that counts; later steps in flight move
+    /// to earlier positions by as much. A request that ends may append fewer tokens than the step drew.
+    ///
+    /// # Panics
+    /// If `step` is not the oldest one in flight, or appends more than was assumed.
+    pub fn settle(&mut self, step: StepId, tokens: usize) {
+        let oldest = self.in_flight.pop_front();
+        let Some(InFlight { step: expected, rows, placeholders }) = oldest else {
+            panic!("step {} has completed, but the request has none in flight", step.0);
+        };
+        assert_eq!(expected, step, "steps of a request must complete in order");
+        assert!(tokens <= placeholders, "{tokens} tokens came where at most {placeholders} were assumed");
+        let rejected = placeholders.saturating_sub(tokens.max(1));
+        self.computed += rows - rejected;
+        self.output += tokens;
+    }
+
+    /// Everything but the tokens is lost: nothing is computed, and results of steps in flight will be dropped.
+    pub fn restart(&mut self) {
+        self.in_flight.clear();
+        self.computed = 0;
+        self.prefill_end = self.len();
+        self.generation += 1;
+    }
+}
