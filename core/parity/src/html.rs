@@ -20,8 +20,13 @@ const STYLE: &str = "\
 body{background:var(--page);color:var(--text);font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin-bottom:.2rem}h2{font-size:1.15rem;margin-top:2.2rem}
 table{border-collapse:collapse;font-size:.87rem}th,td{padding:.22rem .6rem;border:1px solid var(--line);text-align:left;vertical-align:top}
-code,td.n,.formats{font-family:ui-monospace,monospace;font-size:.82rem}
-.formats{white-space:nowrap}td.n{text-align:right;min-width:4.6rem}td a{color:inherit}.dim{color:var(--dim)}.scroll{overflow-x:auto}
+code,td.n,.formats{font-family:ui-monospace,monospace;font-size:.82rem;overflow-wrap:anywhere}
+.map th[colspan]{padding-top:.9rem;border-left:0;border-right:0}
+td.n{text-align:right;min-width:4.6rem}td a{color:inherit}.dim{color:var(--dim)}.scroll{overflow-x:auto}
+@media(max-width:40rem){body{margin:1rem auto;padding:0 .7rem}th,td{padding:.2rem .35rem}td.n{min-width:0}
+.map{table-layout:fixed;width:100%}.map th:first-child{width:38%}.formats{font-size:.75rem}
+.list tr{display:block;padding:.3rem 0;border-bottom:1px solid var(--line)}.list td{display:block;border:0;text-align:left}
+.list th{display:none}}
 .b0{background:#e3e8ee;color:#1b1f24}.b1{background:#d4efdc;color:#0f2e18}.b2{background:#b4e2c2;color:#0f2e18}
 .b3{background:#e9e6a5;color:#3a3405}.b4{background:#f6cf7d;color:#3f2a00}.b5{background:#f0a35e;color:#3d1c00}
 .b6{background:#b3202c;color:#fff}
@@ -87,7 +92,7 @@ fn findings(html: &mut String, findings: &[Finding]) {
         return;
     }
     html.push_str(
-        "<h2>What was found</h2>\n<div class=\"scroll\"><table>\n<tr><th>kind</th><th>op</th><th>cases</th><th></th></tr>\n",
+        "<h2>What was found</h2>\n<div class=\"scroll\"><table class=\"list\">\n<tr><th>kind</th><th>op</th><th>cases</th><th></th></tr>\n",
     );
     for Finding { fault, op, cases, sentence, example } in findings {
         let _ = writeln!(
@@ -106,7 +111,7 @@ fn failures(html: &mut String, report: &Report) {
     if report.failed.is_empty() {
         return;
     }
-    html.push_str("<h2>Failures</h2>\n<div class=\"scroll\"><table>\n<tr><th>case</th><th>what happened</th></tr>\n");
+    html.push_str("<h2>Failures</h2>\n<div class=\"scroll\"><table class=\"list\">\n<tr><th>case</th><th>what happened</th></tr>\n");
     for line in &report.failed {
         let Outcome::Failed(failure) = &line.outcome else { continue };
         let expected = line
@@ -142,7 +147,7 @@ fn heat_map(html: &mut String, ops: &[OpSummary], folder: Option<&Path>) {
     for (bucket, text) in key.into_iter().enumerate() {
         let _ = write!(html, "<span class=\"b{bucket}\">{text}</span>");
     }
-    html.push_str("</p>\n<div class=\"scroll\"><table>\n<tr><th>op</th><th>formats</th>");
+    html.push_str("</p>\n<div class=\"scroll\"><table class=\"map\">\n<tr><th>formats</th>");
     for shape in SHAPES {
         let _ = write!(html, "<th>{}</th>", shape.name());
     }
@@ -150,13 +155,12 @@ fn heat_map(html: &mut String, ops: &[OpSummary], folder: Option<&Path>) {
     for op in ops {
         let mut formats: Vec<&str> = op.worst.iter().map(|cell| cell.formats.as_str()).collect();
         formats.dedup();
-        for (row, formats_of_row) in formats.iter().enumerate() {
-            html.push_str("<tr>");
-            if row == 0 {
-                let _ = write!(html, "<th rowspan=\"{}\">{}</th>", formats.len(), escape(&op.op));
-            }
+        if !formats.is_empty() {
+            let _ = writeln!(html, "<tr><th colspan=\"{}\">{}</th></tr>", SHAPES.len() + 1, escape(&op.op));
+        }
+        for formats_of_row in &formats {
             let shown = if formats_of_row.is_empty() { "one combination" } else { formats_of_row };
-            let _ = write!(html, "<td class=\"formats\">{}</td>", escape(shown));
+            let _ = write!(html, "<tr><td class=\"formats\">{}</td>", escape(shown));
             for shape in SHAPES {
                 match op.worst.iter().find(|cell| cell.formats == **formats_of_row && cell.shape == shape) {
                     Some(cell) => html.push_str(&heat(cell, folder)),
@@ -229,7 +233,7 @@ fn number(share: f64) -> String {
 
 fn summary(html: &mut String, ops: &[OpSummary]) {
     html.push_str(
-        "<h2>Cases</h2>\n<table>\n<tr><th>op</th><th>cases</th><th>failures</th><th>expected</th><th>not supported</th></tr>\n",
+        "<h2>Cases</h2>\n<div class=\"scroll\"><table>\n<tr><th>op</th><th>cases</th><th>failures</th><th>expected</th><th>not supported</th></tr>\n",
     );
     for op in ops {
         let class = if op.failures > 0 { " bad" } else { "" };
@@ -243,7 +247,7 @@ fn summary(html: &mut String, ops: &[OpSummary]) {
             op.unsupported
         );
     }
-    html.push_str("</table>\n");
+    html.push_str("</table></div>\n");
 }
 
 #[cfg(test)]
