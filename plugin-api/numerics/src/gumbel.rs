@@ -1,4 +1,4 @@
-#![doc = include_str!("../SAMPLING.md")]
+//! Gumbel noise for drawing a token, the same bits on every device. The definition, with vectors: [`sampling`](crate::sampling).
 
 use crate::fixed_log;
 use crate::philox::philox4x32_10;

@@ -12,6 +12,7 @@
 //! | [`group`] | one scale per 32 or 16 neighbours | activations, caches, expert weights |
 //! | [`block`] | one scale per 32 x 32 tile | dense weights |
 //! | [`philox`], [`fixed_log`], [`gumbel`] | counter-based noise with integer logarithms | drawing a token |
+//! | [`fixed_exp`], [`sampling`] | integer exponentials; the whole draw, with its filters | drawing a token |
 //!
 //! Design choices:
 //! - No dependency, no allocation, no thread, no `unsafe`: backends and tools outside this repository can link it.
@@ -36,11 +37,13 @@ pub mod bf16;
 pub mod block;
 pub mod e2m1;
 pub mod e4m3;
+pub mod fixed_exp;
 pub mod fixed_log;
 pub mod group;
 pub mod gumbel;
 pub mod pack;
 pub mod philox;
+pub mod sampling;
 pub mod scale;
 pub mod ue8m0;
 

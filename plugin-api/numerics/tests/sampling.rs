@@ -1,7 +1,7 @@
-//! The noise of the sampler against the page that defines it, against logarithms of a different construction, and against
-//! the distribution it must have.
+//! The noise of the sampler against logarithms of a different construction, and against the distribution it must have.
 
-use deepinfer_numerics::{Domain, fixed_log, gumbel};
+use deepinfer_numerics::sampling::{self, Draw};
+use deepinfer_numerics::{Domain, fixed_exp, fixed_log, gumbel};
 use proptest::prelude::*;
 
 /// Natural logarithms with 120 fraction bits, by multiplicative normalisation: an argument in [1, 2) is multiplied by
@@ -169,51 +169,6 @@ proptest! {
     }
 }
 
-/// The arguments of [`gumbel::noise`] and its results, as the page prints them.
-struct Vector {
-    seed: u64,
-    position: u32,
-    token_id: u32,
-    domain: Domain,
-    child: u32,
-    lane: u32,
-    noise: u32,
-}
-
-fn vectors_of_the_page() -> Vec<Vector> {
-    let page = include_str!("../SAMPLING.md");
-    let rows = page.lines().skip_while(|line| !line.starts_with("| seed")).skip(2);
-    let parse = |row: &str| {
-        let cells: Vec<u64> = row.trim_matches('|').split('|').map(|cell| number(cell.trim())).collect();
-        let word = |i: usize| u32::try_from(cells[i]).unwrap();
-        let all = [Domain::TargetDraw, Domain::AcceptCoin, Domain::ResidualDraw, Domain::DraftDraw];
-        let domain = *all.iter().find(|&&domain| domain as u32 == word(3)).unwrap();
-        let [position, token_id, child, lane, noise] = [1, 2, 4, 5, 6].map(word);
-        Vector { seed: cells[0], position, token_id, domain, child, lane, noise }
-    };
-    rows.take_while(|line| line.starts_with('|')).map(parse).collect()
-}
-
-fn number(cell: &str) -> u64 {
-    let digits = cell.trim_matches('`');
-    match digits.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
-        None => digits.parse().unwrap(),
-    }
-}
-
-#[test]
-fn the_vectors_of_the_page_are_what_the_code_computes() {
-    let vectors = vectors_of_the_page();
-    assert_eq!(vectors.len(), 10);
-    for v in vectors {
-        let lanes = gumbel::lanes(v.seed, v.position, v.token_id >> 2, v.domain, v.child);
-        assert_eq!(lanes[v.token_id as usize & 3], v.lane, "seed {:#x}, token {}", v.seed, v.token_id);
-        let noise = gumbel::noise(v.seed, v.position, v.token_id, v.domain, v.child);
-        assert_eq!(noise.to_bits(), v.noise, "seed {:#x}, token {}", v.seed, v.token_id);
-    }
-}
-
 /// Gumbel-max must draw each token with its probability: a chi-square test over 200,000 positions.
 #[test]
 fn the_largest_noisy_logit_has_the_softmax_distribution() {
@@ -230,4 +185,102 @@ fn the_largest_noisy_logit_has_the_softmax_distribution() {
     let chi_square: f64 = counts.iter().zip(expected).map(|(&n, e)| (f64::from(n) - e).powi(2) / e).sum();
     // The 99.9 % point of chi-square with 7 degrees of freedom.
     assert!(chi_square < 24.32, "chi-square {chi_square}: {counts:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn weights_keep_their_stated_error(bits in 0u32..=0x4200_0000) {
+        let x = f32::from_bits(bits);
+        let cut = (f64::from(x) * 2f64.powi(27)).floor() / 2f64.powi(27);
+        let exact = (-cut).exp() * 2f64.powi(46);
+        let (weight, bound) = (fixed_exp::weight(x) as f64, exact * 2f64.powi(-28));
+        prop_assert!(weight <= exact + bound && weight >= exact - bound - 1.0, "{} for {}", weight, exact);
+    }
+
+    #[test]
+    fn weights_never_rise(a in 0u32..0x4201_0000, step in 0u32..1 << 20) {
+        let [a, b] = [a, a + step].map(|bits| fixed_exp::weight(f32::from_bits(bits)));
+        prop_assert!(a >= b);
+    }
+
+    /// `top_p` is `mantissa * 2^-shift`.
+    #[test]
+    fn the_needed_mass_is_the_exact_product_rounded_up(total in 1u64..=1 << 63, bits in 1u32..0x3F80_0000) {
+        let top_p = f32::from_bits(bits);
+        let needed = sampling::mass_needed(total, top_p);
+        // needed - 1 < total * top_p <= needed, with both sides scaled to integers.
+        let (mut mantissa, mut shift) = (f64::from(top_p), 0);
+        while mantissa.fract() != 0.0 {
+            mantissa *= 2.0;
+            shift += 1;
+        }
+        let product = u128::from(total) * mantissa as u128;
+        prop_assert!(needed >= 1 && needed <= total);
+        if shift < 64 {
+            prop_assert!(u128::from(needed) << shift >= product && u128::from(needed - 1) << shift < product);
+        } else {
+            prop_assert_eq!(needed, (product >> 64 >> (shift - 64)) as u64 + 1);
+        }
+    }
+
+    /// Of ties, too: exactly k stay, fewer only where there are fewer.
+    #[test]
+    fn top_k_keeps_exactly_k(seed: u64, values in 1u32..50, len in 1usize..200, k in 1u32..250) {
+        let lane = |v: usize| gumbel::lanes(seed, 0, v as u32, Domain::AcceptCoin, 0)[0];
+        let logits: Vec<f32> = (0..len).map(|v| (lane(v) % values) as f32).collect();
+        let draw = Draw { top_k: k, ..Draw::unfiltered(1.0, seed, 0) };
+        let mut order = vec![0; len];
+        let kept = draw.survivors(&logits, &mut order).to_vec();
+        prop_assert_eq!(kept.len(), len.min(k as usize));
+        let worst = *kept.last().unwrap();
+        for v in (0..len as u32).filter(|v| !kept.contains(v)) {
+            let [a, b] = [v, worst].map(|v| logits[v as usize]);
+            prop_assert!(a < b || (a == b && v > worst));
+        }
+    }
+
+    #[test]
+    fn top_p_keeps_the_shortest_beginning_with_its_share(seed: u64, len in 1usize..100, top_p in 0.01f32..0.999) {
+        let logits: Vec<f32> = (0..len as u32).map(|v| gumbel::noise(seed, 1, v, Domain::AcceptCoin, 0) * 2.0).collect();
+        let draw = Draw { top_p, ..Draw::unfiltered(1.0, seed, 0) };
+        let mut order = vec![0; len];
+        let kept = draw.survivors(&logits, &mut order).len();
+        let share = |count: usize| order[..count].iter().map(|&v| f64::from(logits[v as usize]).exp()).sum::<f64>();
+        let (all, slack) = (share(len), 1e-6);
+        prop_assert!(share(kept) / all > f64::from(top_p) - slack);
+        prop_assert!(kept == 1 || share(kept - 1) / all < f64::from(top_p) + slack);
+    }
+}
+
+#[test]
+fn weights_of_the_ends() {
+    assert_eq!(fixed_exp::weight(0.0), 1 << 46);
+    assert_eq!([32.0, f32::MAX, f32::INFINITY].map(fixed_exp::weight), [0; 3]);
+    assert_eq!([-0.0, -1.0, f32::NAN].map(fixed_exp::weight), [1 << 46; 3]);
+}
+
+#[test]
+fn rows_without_a_token_and_rows_that_overflow() {
+    let draw = Draw::unfiltered(1.0, 1, 0);
+    for bad in [[f32::NAN, 1.0], [1.0, f32::INFINITY], [f32::NEG_INFINITY; 2]] {
+        assert_eq!(draw.token(&bad, &mut [0; 2]), None);
+    }
+    assert_eq!(draw.token(&[], &mut []), None);
+    // Every s is -infinity, and still no token that was banned is drawn.
+    let low = [f32::NEG_INFINITY, -1e30, -2e30];
+    let draw = Draw { top_p: 0.5, ..Draw::unfiltered(1e30, 1, 0) };
+    assert_eq!(draw.survivors(&low, &mut [0; 3]), [1]);
+    assert_eq!(draw.token(&low, &mut [0; 3]), Some(1));
+    // Two of infinity weigh the same, the finite one nothing.
+    assert_eq!(draw.survivors(&[1e30, 1.0, 2e30], &mut [0; 3]), [0]);
+}
+
+#[test]
+#[should_panic(expected = "top_p over 131073 tokens")]
+fn the_sum_of_weights_is_bounded() {
+    let vocabulary = sampling::TOP_P_VOCABULARY + 1;
+    let draw = Draw { top_p: 0.5, ..Draw::unfiltered(1.0, 0, 0) };
+    let _ = draw.token(&vec![0.0; vocabulary], &mut vec![0; vocabulary]);
 }
