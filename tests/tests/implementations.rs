@@ -166,7 +166,7 @@ fn a_call_that_is_declined_when_it_runs_is_a_fault_of_the_backend() {
     let Some((_folder, path, backend)) = c_backend("graph.c") else { return };
     let device = backend.open_with(0, &OpenOptions::default()).unwrap();
     let error = rstd(&device, 4, -1.0).unwrap_err();
-    assert!(matches!(&error, OpError::Dishonest { implementation, .. } if implementation == "planned"), "{error:?}");
+    assert!(matches!(&error, OpError::Dishonest { origin, .. } if origin == "graph/planned"), "{error:?}");
     assert_contains(
         &error.to_string(),
         &["graph/planned refuses a call of rstd that it accepted in supports: eps is negative"],

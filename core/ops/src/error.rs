@@ -1,5 +1,7 @@
 //! Errors of ops and devices, by what the caller can do.
 
+use std::fmt;
+
 use deepinfer_plugin_api::ArgError;
 
 /// Why an op, an allocation or a copy failed.
@@ -20,18 +22,15 @@ pub enum OpError {
     },
     /// The backend said that it runs every call like this, then refused one when it was run: a fault of the backend.
     #[error(
-        "{backend}/{implementation} refuses a call of {op} that it {promise}: {reason}; say so in supports or plan, \
-         before the call is run"
+        "{origin} refuses a call of {op} that it {promise}: {reason}; say so in supports or plan, before the call is run"
     )]
     Dishonest {
-        /// Backend.
-        backend: String,
+        /// `backend/implementation`.
+        origin: String,
         /// Op.
         op: String,
-        /// Implementation of the op.
-        implementation: String,
-        /// How it said that it takes the call: "accepted in supports", ...
-        promise: &'static str,
+        /// How it said that it takes the call.
+        promise: Promise,
         /// Why it refused.
         reason: String,
     },
@@ -60,4 +59,25 @@ pub enum OpError {
         /// What it said.
         message: String,
     },
+}
+
+/// How an implementation says that it takes a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// Its `supports` said yes.
+    Supports,
+    /// Its `plan` made a plan for the call.
+    Plan,
+    /// It has neither of them, which means every call of the catalogue.
+    Catalogue,
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Promise::Supports => "accepted in supports",
+            Promise::Plan => "made a plan for",
+            Promise::Catalogue => "must take, since it has neither supports nor plan",
+        })
+    }
 }

@@ -26,6 +26,6 @@ pub use arena::{Arena, Mark};
 pub use call::{OpCall, Place};
 pub use deepinfer_plugin_api::{ArgError, CacheFormat, Format, OpInfo};
 pub use device::{Device, Dispatch};
-pub use error::OpError;
+pub use error::{OpError, Promise};
 pub use tensor::{Allocation, Tensor};
 pub use traits::Ops;

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use deepinfer_ops::{Allocation, ArgError, Device, Dispatch, OpCall, OpError, Place, Tensor};
+use deepinfer_ops::{Allocation, ArgError, Device, Dispatch, OpCall, OpError, Place, Promise, Tensor};
 use deepinfer_plugin_api::OpInfo;
 use deepinfer_plugin_api::abi::{
     DI_COPY_D2D, DI_COPY_D2H, DI_COPY_H2D, DI_COPY_P2P, DI_E_OOM, DI_E_UNSUPPORTED, DiError, DiOpHeader,
@@ -324,17 +324,12 @@ impl OpenDevice {
             return self.error(op, workspace, error);
         }
         let promise = match (implementation.entry.supports, implementation.entry.plan) {
-            (Some(_), _) => "accepted in supports",
-            (None, Some(_)) => "made a plan for",
-            (None, None) => "must take, since it has neither supports nor plan",
+            (Some(_), _) => Promise::Supports,
+            (None, Some(_)) => Promise::Plan,
+            (None, None) => Promise::Catalogue,
         };
-        OpError::Dishonest {
-            backend: backend.name().to_owned(),
-            op: op.to_owned(),
-            implementation: implementation.impl_name().to_owned(),
-            promise,
-            reason: error.to_string(),
-        }
+        let origin = format!("{}/{}", backend.name(), implementation.impl_name());
+        OpError::Dishonest { origin, op: op.to_owned(), promise, reason: error.to_string() }
     }
 
     #[cold]
