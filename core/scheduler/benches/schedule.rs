@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use deepinfer_scheduler::{Outcome, RequestSpec, Scheduler, SchedulerConfig, StepPlan};
+use deepinfer_scheduler::{Outcome, PlannedRequest, RequestSpec, Scheduler, SchedulerConfig, StepPlan};
 
 const REQUESTS: usize = 256;
 const STEPS: usize = 4000;
@@ -39,7 +39,6 @@ fn decode(context: usize, prefix_caching: bool) -> (Vec<Duration>, Vec<Duration>
     }
     let mut plans = [StepPlan::default(), StepPlan::default()];
     let (mut schedule, mut complete) = (Vec::with_capacity(STEPS), Vec::with_capacity(STEPS));
-    let mut outcomes = Vec::with_capacity(REQUESTS);
     let mut last = None;
     for number in 0.. {
         let plan = &mut plans[number % 2];
@@ -49,12 +48,9 @@ fn decode(context: usize, prefix_caching: bool) -> (Vec<Duration>, Vec<Duration>
         let decodes = plan.rows() == REQUESTS && plan.sample_rows() == REQUESTS;
         let before = std::mem::replace(&mut last, step);
         let Some(before) = before else { continue };
-        outcomes.clear();
         let token = [number as u32];
-        let of = |r: &deepinfer_scheduler::PlannedRequest| {
-            if r.samples() { Outcome::tokens(&token) } else { Outcome::none() }
-        };
-        outcomes.extend(plans[(number + 1) % 2].requests().iter().map(of));
+        let outcome = |r: &PlannedRequest| if r.samples() { Outcome::tokens(&token) } else { Outcome::none() };
+        let outcomes: Vec<Outcome<'_>> = plans[(number + 1) % 2].requests().iter().map(outcome).collect();
         let begin = Instant::now();
         scheduler.complete(before, &outcomes);
         if decodes {

@@ -85,6 +85,17 @@ impl Kv {
         }
     }
 
+    /// Forgets up to `pages` free pages in the order in which they would be handed out. Returns how many.
+    pub(crate) fn evict(&mut self, pages: usize) -> usize {
+        let oldest: Vec<PageId> =
+            self.pool.free_pages().filter(|&page| self.pool.is_cached(page)).take(pages).collect();
+        for &page in &oldest {
+            self.forget(page);
+            self.pool.clear_cached(page);
+        }
+        oldest.len()
+    }
+
     fn forget(&mut self, page: PageId) {
         if let Some(checkpoint) = self.prefix.remove(page) {
             self.checkpoints.detach(checkpoint);

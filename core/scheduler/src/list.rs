@@ -79,7 +79,7 @@ impl List {
         Some(item)
     }
 
-    #[cfg(test)]
+    /// Items from front to back.
     pub(crate) fn iter<'a>(&self, links: &'a Links) -> impl Iterator<Item = u32> + use<'a> {
         let some = |item: u32| Some(item).filter(|&item| item != NONE);
         std::iter::successors(some(self.front), move |&item| some(links.0[item as usize].next))

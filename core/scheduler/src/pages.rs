@@ -63,6 +63,16 @@ impl PagePool {
         self.is_idle(page) && self.pages[page as usize].last_step <= self.completed
     }
 
+    /// Whether the prefix cache knows `page`.
+    pub(crate) fn is_cached(&self, page: PageId) -> bool {
+        self.pages[page as usize].cached
+    }
+
+    /// Free pages, in the order in which they will be handed out.
+    pub(crate) fn free_pages(&self) -> impl Iterator<Item = PageId> + use<'_> {
+        self.free.iter(&self.links)
+    }
+
     /// Hands out a free page, and says whether the prefix cache knew it, which now must forget it.
     pub(crate) fn take(&mut self) -> Option<(PageId, bool)> {
         let id = self.free.pop_front(&mut self.links)?;
@@ -175,10 +185,6 @@ impl PagePool {
             let listed = u32::from(id >= reserved && page.holders == 0);
             assert_eq!(seen[id], listed, "page {id}, held by {}, is in {} lists", page.holders, seen[id]);
         }
-    }
-
-    pub(crate) fn is_cached(&self, id: PageId) -> bool {
-        self.pages[id as usize].cached
     }
 }
 

@@ -3,6 +3,8 @@
 mod admission;
 mod completions;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -200,6 +202,22 @@ impl Scheduler {
     /// Prompt and committed output of a request that has not ended.
     pub fn tokens(&self, id: RequestId) -> Option<&[u32]> {
         self.requests.find(id).map(|key| self.requests[key].tokens.as_slice())
+    }
+
+    /// Preempts a running request, as if its pages were needed. Its output stays and it will run again; what it gets must not
+    /// depend on it, which is what this is for. Returns whether the request was running.
+    pub fn preempt(&mut self, id: RequestId) -> bool {
+        let key = self.requests.find(id);
+        let at = key.and_then(|key| self.running.iter().position(|&k| k == key));
+        if let Some(at) = at {
+            self.preempt_running(at);
+        }
+        at.is_some()
+    }
+
+    /// Forgets up to `pages` cached pages that nobody uses, those that were not used for longest. Returns how many there were.
+    pub fn evict(&mut self, pages: usize) -> usize {
+        self.kv.evict(pages)
     }
 
     /// Forgets all cached pages and checkpoints. Running requests keep theirs; what they run until they end or start again is

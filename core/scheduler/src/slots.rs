@@ -51,6 +51,11 @@ impl SlotPool {
         });
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_free(&self, slot: SlotId) -> bool {
+        self.free.contains(&slot)
+    }
+
     /// Asserts that each of `slots` slots is free, retiring, or in `held`, and only one of these.
     #[cfg(test)]
     pub(crate) fn check(&self, slots: usize, held: impl Iterator<Item = SlotId>) {

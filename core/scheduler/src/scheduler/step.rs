@@ -78,15 +78,14 @@ impl Scheduler {
             let key = self.running[at];
             let ledger = &self.requests[key].ledger;
             let left = self.requests[key].max_len.saturating_sub(ledger.assumed_len());
-            if !ledger.in_prefill() && left > 0 {
-                let drafts = self.config.draft_tokens.min(left - 1);
-                let end = ledger.scheduled() + 1 + drafts;
-                if pass.budget > drafts && self.reach(at, end, pass) >= end {
-                    self.plan_rows(
-                        plan,
-                        pass,
-                        Rows { key, rows: 1 + drafts, drafts, phase: Phase::Decode, start: None },
-                    );
+            let from = ledger.scheduled();
+            if !ledger.in_prefill() && left > 0 && pass.budget > 0 {
+                let drafts = self.config.draft_tokens.min(left - 1).min(pass.budget - 1);
+                // Drafts are run only on pages that are free anyway.
+                let reached = self.reach(at, from + 1 + drafts, pass);
+                if reached > from {
+                    let (rows, drafts) = (reached - from, reached - from - 1);
+                    self.plan_rows(plan, pass, Rows { key, rows, drafts, phase: Phase::Decode, start: None });
                 }
             }
             at += 1;
@@ -197,12 +196,12 @@ impl Scheduler {
                 !request.reserved && request.last_step != pass.step
             };
             let Some(behind) = self.running[at + 1..].iter().rposition(may_go) else { return false };
-            self.preempt(at + 1 + behind);
+            self.preempt_running(at + 1 + behind);
         }
     }
 
     /// Takes everything but the tokens from the running request at `at`. It waits in front of all that arrived later.
-    fn preempt(&mut self, at: usize) {
+    pub(super) fn preempt_running(&mut self, at: usize) {
         let key = self.running.remove(at);
         let request = &mut self.requests[key];
         self.kv.release_all(&request.pages, request.last_step);
