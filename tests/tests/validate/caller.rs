@@ -26,25 +26,29 @@ pub(crate) struct Caller {
     folder: PathBuf,
 }
 
-fn entry(library: &str) -> DiEntryFn {
-    // SAFETY: a library of this repository, never unloaded; the symbol has this type.
-    unsafe {
-        let library = Box::leak(Box::new(libloading::Library::new(built(library)).expect("a library")));
-        *library.get::<DiEntryFn>(DI_ENTRY_SYMBOL).expect("a plugin")
-    }
+/// Calls the entry of a library that Cargo has built.
+pub(crate) fn start(library: &str, options: &str, next: *const DiBackendApi) -> Result<*const DiBackendApi, String> {
+    start_file(&built(library), options, next)
 }
 
-/// Calls an entry.
-pub(crate) fn start(library: &str, options: &str, next: *const DiBackendApi) -> Result<*const DiBackendApi, String> {
-    // SAFETY: numbers, pointers and structs of them: zeros are valid. The structs live for the call.
+/// Calls the entry of a library, which is never unloaded.
+pub(crate) fn start_file(
+    library: &Path,
+    options: &str,
+    next: *const DiBackendApi,
+) -> Result<*const DiBackendApi, String> {
+    // SAFETY: a library of this repository, whose symbol has this type. Numbers, pointers and structs of them may be zeros;
+    // both structs live for the call.
     unsafe {
+        let library = Box::leak(Box::new(libloading::Library::new(library).expect("a library")));
+        let entry = library.get::<DiEntryFn>(DI_ENTRY_SYMBOL).expect("a plugin");
         let mut request: DiEntryRequest = zeroed();
         request.struct_size = size_of::<DiEntryRequest>() as u32;
         request.options = DiStr { ptr: options.as_ptr(), len: options.len() };
         request.next = next;
         let mut reply: DiEntryReply = zeroed();
         reply.struct_size = size_of::<DiEntryReply>() as u32;
-        let code = entry(library)(&raw const request, &raw mut reply);
+        let code = entry(&raw const request, &raw mut reply);
         match ForeignError::take(reply.error) {
             Some(error) => Err(error.message),
             None => {
@@ -77,9 +81,13 @@ impl Caller {
         let cpu = *CPU.get_or_init(|| {
             start("deepinfer_cpu_reference", "", std::ptr::null()).expect("cpu starts").expose_provenance()
         });
+        Self::over(std::ptr::with_exposed_provenance(cpu), folder, options)
+    }
+
+    /// The layer over a backend that has started.
+    pub(crate) fn over(next: *const DiBackendApi, folder: &Path, options: &str) -> Self {
         let options = format!("{options}&report={}", folder.join("report").display());
-        let api =
-            start("deepinfer_validate", &options, std::ptr::with_exposed_provenance(cpu)).expect("the layer starts");
+        let api = start("deepinfer_validate", &options, next).expect("the layer starts");
         // SAFETY: tables of a successful reply live as long as the library.
         let (api, runtime) = unsafe { (&*api, *(*api).runtime) };
         let (device, stream) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -119,11 +127,21 @@ impl Caller {
         stream: *mut DiStream,
         args: *const DiOpHeader,
     ) -> Result<(), String> {
-        let id = op_by_name(op).expect("an op of the catalogue").id;
+        self.run_id(op_by_name(op).expect("an op of the catalogue").id, plan, stream, args)
+    }
+
+    /// The same by the number of the op.
+    pub(crate) fn run_id(
+        &self,
+        id: u32,
+        plan: *mut DiPlan,
+        stream: *mut DiStream,
+        args: *const DiOpHeader,
+    ) -> Result<(), String> {
         // SAFETY: the table has `n_ops` entries; the arguments are the test's business.
         unsafe {
             let entries = std::slice::from_raw_parts(self.api.ops, self.api.n_ops);
-            let entry = entries.iter().find(|entry| entry.op_id == id).expect("cpu has every op");
+            let entry = entries.iter().find(|entry| entry.op_id == id).expect("an implementation");
             taken(entry.run.expect("a function")(self.api.backend, plan, stream, args))
         }
     }

@@ -10,6 +10,7 @@ mod caller;
 mod capture;
 mod faulty;
 mod miniature;
+mod vendor;
 mod wrong_calls;
 
 use std::path::{Path, PathBuf};

@@ -145,16 +145,8 @@ unsafe fn vendor_op(row: &DiOpInfo) -> Option<&'static OpInfo> {
                 return None;
             }
             // SAFETY: as above.
-            Some(ArgInfo {
-                name: unsafe { leak(arg.name) },
-                offset,
-                kind,
-                role,
-                optional,
-                formats: 0,
-                shape: &[],
-                like: "",
-            })
+            let name = unsafe { leak(arg.name) };
+            Some(ArgInfo { name, offset, kind, role, optional, formats: 0, shape: &[], like: "" })
         })
         .collect();
     Some(Box::leak(Box::new(OpInfo {
