@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use deepinfer_parity::{
-    Check, Expectations, Fault, Finding, Identity, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html, junit, ops,
-    required_ops,
+    Check, Expectations, Fault, Finding, Identity, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html,
+    junit, ops, required_ops,
 };
 use deepinfer_runtime::{Choice, Layers, Selection};
 use indicatif::ProgressBar;

@@ -86,6 +86,6 @@ mod tests {
             tracing::error!(plugin = "watcher", "not of a plugin");
         });
         assert_eq!(take(&["watcher".to_owned()]), ["two bytes behind out"]);
-        assert_eq!(take(&["npu".to_owned()]), [String::new(); 0], "what was reported is taken once");
+        assert!(take(&["npu".to_owned()]).is_empty(), "what was reported is taken once");
     }
 }

@@ -106,3 +106,18 @@ fn nothing_is_found_of_a_processor_that_works_beside_the_caller() {
         assert_eq!((code, findings), (Some(0), Vec::new()), "seed {seed}, ops {ops}");
     }
 }
+
+#[test]
+fn a_struct_that_is_written_beyond_its_end_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libdeepinfer_c_host.so");
+    if !compile("host_backend.c", &library) {
+        return;
+    }
+    // It fills DiDeviceInfo without a look at how much of it there is.
+    let (code, findings) = found(library.to_str().unwrap(), &["--ops", "load", "--case", "*-lengths"]);
+    assert_eq!(code, Some(1));
+    let [(kind, op, sentence)] = &findings[..] else { panic!("{findings:?}") };
+    assert_eq!((kind.as_str(), op.as_str()), ("over-read", "load"));
+    assert!(sentence.contains("killed by signal 11 (SIGSEGV)"), "{sentence}");
+}

@@ -86,7 +86,8 @@ impl Report {
 fn the_processor_conforms() {
     let run = deepinfer(&["parity", "--backend", "cpu", "--cases", "3", "--timeout", "120"]);
     let text = run.succeeded_quietly();
-    for part in ["levels L0, L1, L2, L3, L4, L5, seed 0, profile v41-text", "miniature", "fused_sample", " cases pass"] {
+    for part in ["levels L0, L1, L2, L3, L4, L5, seed 0, profile v41-text", "miniature", "fused_sample", " cases pass"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     for part in ["FAILED", "FOUND", "not supported:", "MISSING"] {
