@@ -168,3 +168,64 @@ impl Ledger {
         self.generation += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_follow_from_what_is_committed_and_in_flight() {
+        let mut ledger = Ledger::new(10, 2);
+        assert!(!ledger.begin(StepId(1), 6, 0));
+        assert!(ledger.begin(StepId(2), 4, 0));
+        assert_eq!((ledger.scheduled(), ledger.computed(), ledger.assumed_len(), ledger.pending()), (10, 0, 11, 1));
+        assert_eq!(ledger.sampling_step(), Some(StepId(2)));
+        ledger.settle(StepId(1), 0);
+        assert_eq!((ledger.computed(), ledger.len()), (6, 10));
+        ledger.settle(StepId(2), 1);
+        assert_eq!((ledger.computed(), ledger.len(), ledger.placeholders(), ledger.pending()), (10, 11, 0, 1));
+        assert!(!ledger.in_prefill());
+        assert_eq!(ledger.sampling_step(), None);
+    }
+
+    #[test]
+    fn rejected_drafts_move_later_steps_back() {
+        let mut ledger = Ledger::new(1, 2);
+        assert!(ledger.begin(StepId(1), 1, 0));
+        ledger.settle(StepId(1), 1);
+        ledger.begin(StepId(2), 4, 3);
+        ledger.begin(StepId(3), 4, 3);
+        assert_eq!((ledger.scheduled(), ledger.assumed_len(), ledger.unverified()), (9, 10, 6));
+        ledger.settle(StepId(2), 2);
+        assert_eq!((ledger.computed(), ledger.output_len(), ledger.scheduled(), ledger.assumed_len()), (3, 3, 7, 8));
+        ledger.settle(StepId(3), 4);
+        assert_eq!((ledger.computed(), ledger.len(), ledger.pending()), (7, 8, 1));
+    }
+
+    #[test]
+    fn a_restart_keeps_tokens_and_nothing_else() {
+        let mut ledger = Ledger::new(3, 2);
+        ledger.begin(StepId(1), 3, 0);
+        ledger.settle(StepId(1), 1);
+        ledger.begin(StepId(2), 1, 0);
+        ledger.restart();
+        assert_eq!((ledger.len(), ledger.placeholders(), ledger.scheduled(), ledger.pending()), (4, 0, 0, 4));
+        assert_eq!((ledger.generation(), ledger.prefill_end()), (1, 4));
+        ledger.skip(2);
+        assert_eq!((ledger.computed(), ledger.pending()), (2, 2));
+    }
+
+    #[test]
+    #[should_panic(expected = "5 tokens came where at most 1 were assumed")]
+    fn placeholders_never_underflow() {
+        let mut ledger = Ledger::new(3, 1);
+        ledger.begin(StepId(1), 3, 0);
+        ledger.settle(StepId(1), 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "3 rows planned of 2 that are pending")]
+    fn rows_that_do_not_exist_cannot_be_planned() {
+        Ledger::new(2, 1).begin(StepId(1), 3, 0);
+    }
+}

@@ -114,7 +114,6 @@ fn run(config: SchedulerConfig, weak_hash: bool, events: &[Event]) -> u64 {
             Event::Evict(pages) => _ = world.scheduler.evict(pages),
             Event::Reset => world.scheduler.reset_prefix_cache(),
         }
-        world.after_event();
         world.check();
     }
     let before = world.scheduler.stats().steps;

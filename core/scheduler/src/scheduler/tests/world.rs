@@ -96,6 +96,7 @@ impl World {
     pub(super) fn preempt(&mut self, id: RequestId) {
         if self.scheduler.preempt(id) {
             self.clients.get_mut(&id).expect("a client").forced += 1;
+            self.note_restarts();
         }
     }
 
@@ -179,11 +180,6 @@ impl World {
             see(self.schedule().expect("requests are left, but nothing runs"));
             self.complete();
         }
-    }
-
-    /// To be called after events that the world does not see.
-    pub(super) fn after_event(&mut self) {
-        self.note_restarts();
     }
 
     /// Client-side ledgers of requests that were preempted start again.
