@@ -13,12 +13,7 @@ use crate::{findings, open};
 /// The liar with a fault behind the layer; `None` without a compiler.
 fn liar(folder: &Path, fault: &str, options: &str) -> Option<OpenDevice> {
     // A library starts once in a process, hence one for each fault.
-    let path = plugin(
-        folder,
-        "liar.c",
-        &format!("libdeepinfer_{}.so", fault.replace('-', "_")),
-        &["-pthread", "-Wno-type-limits"],
-    )?;
+    let path = plugin(folder, "liar.c", &format!("libdeepinfer_{}.so", fault.replace('-', "_")), &["-pthread"])?;
     let options = format!("{options},bundles={}", folder.join("bundles").display());
     Some(open(folder, &path, &format!("fault={fault}"), &options))
 }

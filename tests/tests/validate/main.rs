@@ -10,6 +10,7 @@ mod caller;
 mod capture;
 mod faulty;
 mod miniature;
+mod plans;
 mod vendor;
 mod wrong_calls;
 
