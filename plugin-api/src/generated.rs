@@ -6316,6 +6316,14 @@ pub struct DiArgsFusedSampleV1 {
     pub position: DiTensor,
     /// Drawn tokens.
     pub token: DiTensor,
+    /// Which of several continuations of one request; absent: 0.
+    pub child: DiTensor,
+    /// ln(min_p), rounded to F32 by the host; -infinity, or absent: off.
+    pub min_p_log: DiTensor,
+    /// Tokens that stay; 0, or absent: all.
+    pub top_k: DiTensor,
+    /// Share of the probability that stays; 1, or absent: all.
+    pub top_p: DiTensor,
 }
 
 /// Extents that the shapes of a `fused_sample` call agreed on.
@@ -6338,6 +6346,10 @@ pub fn check_fused_sample(
     seed: &impl Shaped,
     position: &impl Shaped,
     token: &impl Shaped,
+    child: Option<&impl Shaped>,
+    min_p_log: Option<&impl Shaped>,
+    top_k: Option<&impl Shaped>,
+    top_p: Option<&impl Shaped>,
 ) -> Result<FusedSampleDims, ArgError> {
     let c = Checker::new(FusedSample::INFO.name);
     c.tensor("logits", logits, 2, 0x1)?;
@@ -6345,12 +6357,20 @@ pub fn check_fused_sample(
     c.tensor("seed", seed, 1, 0x8)?;
     c.tensor("position", position, 1, 0x4)?;
     c.tensor("token", token, 1, 0x4)?;
+    c.optional_tensor("child", child, 1, 0x4)?;
+    c.optional_tensor("min_p_log", min_p_log, 1, 0x1)?;
+    c.optional_tensor("top_k", top_k, 1, 0x4)?;
+    c.optional_tensor("top_p", top_p, 1, 0x1)?;
     let d_n = logits.shape()[0];
     let d_v = logits.shape()[1];
     c.extent("inv_temperature", inv_temperature, 0, d_n, "N")?;
     c.extent("seed", seed, 0, d_n, "N")?;
     c.extent("position", position, 0, d_n, "N")?;
     c.extent("token", token, 0, d_n, "N")?;
+    c.optional_extent("child", child, 0, d_n, "N")?;
+    c.optional_extent("min_p_log", min_p_log, 0, d_n, "N")?;
+    c.optional_extent("top_k", top_k, 0, d_n, "N")?;
+    c.optional_extent("top_p", top_p, 0, d_n, "N")?;
     Ok(FusedSampleDims { n: d_n as usize, v: d_v as usize })
 }
 
@@ -6362,6 +6382,10 @@ fn extents_of_fused_sample(arguments: &Arguments) -> Result<Extents, ArgError> {
         a.tensor("seed")?,
         a.tensor("position")?,
         a.tensor("token")?,
+        a.optional("child"),
+        a.optional("min_p_log"),
+        a.optional("top_k"),
+        a.optional("top_p"),
     )?;
     Ok(Extents::new([("N", dims.n), ("V", dims.v)]))
 }
@@ -6380,6 +6404,14 @@ pub struct FusedSampleArgs<'a> {
     pub position: In<'a>,
     /// Drawn tokens.
     pub token: Out<'a>,
+    /// Which of several continuations of one request; absent: 0.
+    pub child: Option<In<'a>>,
+    /// ln(min_p), rounded to F32 by the host; -infinity, or absent: off.
+    pub min_p_log: Option<In<'a>>,
+    /// Tokens that stay; 0, or absent: all.
+    pub top_k: Option<In<'a>>,
+    /// Share of the probability that stays; 1, or absent: all.
+    pub top_p: Option<In<'a>>,
 }
 
 /// Shapes, formats and scalars of a `fused_sample` call, for `supports` and `plan`.
@@ -6396,6 +6428,14 @@ pub struct FusedSampleProto<'a> {
     pub position: Desc<'a>,
     /// Drawn tokens.
     pub token: Desc<'a>,
+    /// Which of several continuations of one request; absent: 0.
+    pub child: Option<Desc<'a>>,
+    /// ln(min_p), rounded to F32 by the host; -infinity, or absent: off.
+    pub min_p_log: Option<Desc<'a>>,
+    /// Tokens that stay; 0, or absent: all.
+    pub top_k: Option<Desc<'a>>,
+    /// Share of the probability that stays; 1, or absent: all.
+    pub top_p: Option<Desc<'a>>,
 }
 
 /// Draws one token per row.
@@ -6416,10 +6456,10 @@ impl FusedSample {
             factor: 0.0,
             terms: Terms::NONE,
             bound: "",
-            accumulator: "f32",
+            accumulator: "f32; u64 for weights",
             rounding: "every F32 operation to nearest even; no contraction",
             denormals: "kept",
-            nan: "a row that holds a NaN or +infinity, or only -infinity, gives -1",
+            nan: "a row that holds a NaN or +infinity, or only -infinity, gives -1; M - s[v] of two infinities counts as 0",
             duplicates: "none: no index",
         },
         extents: extents_of_fused_sample,
@@ -6474,6 +6514,46 @@ impl FusedSample {
                 shape: &["N"],
                 like: "",
             },
+            ArgInfo {
+                name: "child",
+                offset: offset_of!(DiArgsFusedSampleV1, child),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: true,
+                formats: 0x4,
+                shape: &["N"],
+                like: "",
+            },
+            ArgInfo {
+                name: "min_p_log",
+                offset: offset_of!(DiArgsFusedSampleV1, min_p_log),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: true,
+                formats: 0x1,
+                shape: &["N"],
+                like: "",
+            },
+            ArgInfo {
+                name: "top_k",
+                offset: offset_of!(DiArgsFusedSampleV1, top_k),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: true,
+                formats: 0x4,
+                shape: &["N"],
+                like: "",
+            },
+            ArgInfo {
+                name: "top_p",
+                offset: offset_of!(DiArgsFusedSampleV1, top_p),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: true,
+                formats: 0x1,
+                shape: &["N"],
+                like: "",
+            },
         ],
     };
 }
@@ -6495,8 +6575,22 @@ impl Op for FusedSample {
             let seed = In::new("fused_sample", "seed", &raw.seed)?;
             let position = In::new("fused_sample", "position", &raw.position)?;
             let token = Out::new("fused_sample", "token", &raw.token)?;
-            let dims = check_fused_sample(&logits, &inv_temperature, &seed, &position, &token)?;
-            Ok(FusedSampleArgs { dims, logits, inv_temperature, seed, position, token })
+            let child = In::optional("fused_sample", "child", &raw.child)?;
+            let min_p_log = In::optional("fused_sample", "min_p_log", &raw.min_p_log)?;
+            let top_k = In::optional("fused_sample", "top_k", &raw.top_k)?;
+            let top_p = In::optional("fused_sample", "top_p", &raw.top_p)?;
+            let dims = check_fused_sample(
+                &logits,
+                &inv_temperature,
+                &seed,
+                &position,
+                &token,
+                child.as_ref(),
+                min_p_log.as_ref(),
+                top_k.as_ref(),
+                top_p.as_ref(),
+            )?;
+            Ok(FusedSampleArgs { dims, logits, inv_temperature, seed, position, token, child, min_p_log, top_k, top_p })
         }
     }
 
@@ -6509,8 +6603,606 @@ impl Op for FusedSample {
             let seed = Desc::new("fused_sample", "seed", &raw.seed)?;
             let position = Desc::new("fused_sample", "position", &raw.position)?;
             let token = Desc::new("fused_sample", "token", &raw.token)?;
-            let dims = check_fused_sample(&logits, &inv_temperature, &seed, &position, &token)?;
-            Ok(FusedSampleProto { dims, logits, inv_temperature, seed, position, token })
+            let child = Desc::optional("fused_sample", "child", &raw.child)?;
+            let min_p_log = Desc::optional("fused_sample", "min_p_log", &raw.min_p_log)?;
+            let top_k = Desc::optional("fused_sample", "top_k", &raw.top_k)?;
+            let top_p = Desc::optional("fused_sample", "top_p", &raw.top_p)?;
+            let dims = check_fused_sample(
+                &logits,
+                &inv_temperature,
+                &seed,
+                &position,
+                &token,
+                child.as_ref(),
+                min_p_log.as_ref(),
+                top_k.as_ref(),
+                top_p.as_ref(),
+            )?;
+            Ok(FusedSampleProto {
+                dims,
+                logits,
+                inv_temperature,
+                seed,
+                position,
+                token,
+                child,
+                min_p_log,
+                top_k,
+                top_p,
+            })
+        }
+    }
+}
+
+/// Arguments of `adjust_logits`, version 1, as they cross the boundary.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DiArgsAdjustLogitsV1 {
+    /// Head.
+    pub h: DiOpHeader,
+    /// Logits.
+    pub logits: DiTensor,
+    /// Of each row, the first entry of its biases and the one after the last.
+    pub bias_range: DiTensor,
+    /// Tokens with a bias.
+    pub bias_token: DiTensor,
+    /// What is added.
+    pub bias_value: DiTensor,
+    /// Repetition penalty; 1 is off.
+    pub repetition: DiTensor,
+    /// 1 / repetition, rounded to F32 by the host.
+    pub inv_repetition: DiTensor,
+    /// Frequency penalty; 0 is off.
+    pub frequency: DiTensor,
+    /// Presence penalty; 0 is off.
+    pub presence: DiTensor,
+    /// Of each row, the first entry of its tokens so far and the one after the last.
+    pub seen_range: DiTensor,
+    /// Tokens that occur in prompt or output.
+    pub seen_token: DiTensor,
+    /// How often they occur in the output; 0 for tokens of the prompt alone.
+    pub seen_count: DiTensor,
+}
+
+/// Extents that the shapes of a `adjust_logits` call agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdjustLogitsDims {
+    /// `N` of the catalogue.
+    pub n: usize,
+    /// `V` of the catalogue.
+    pub v: usize,
+    /// `B` of the catalogue.
+    pub b: usize,
+    /// `C` of the catalogue.
+    pub c: usize,
+}
+
+/// Checks formats, ranks and extents of a `adjust_logits` call.
+///
+/// # Errors
+/// Names the argument, what it has and what it needs.
+#[inline]
+pub fn check_adjust_logits(
+    logits: &impl Shaped,
+    bias_range: &impl Shaped,
+    bias_token: &impl Shaped,
+    bias_value: &impl Shaped,
+    repetition: &impl Shaped,
+    inv_repetition: &impl Shaped,
+    frequency: &impl Shaped,
+    presence: &impl Shaped,
+    seen_range: &impl Shaped,
+    seen_token: &impl Shaped,
+    seen_count: &impl Shaped,
+) -> Result<AdjustLogitsDims, ArgError> {
+    let c = Checker::new(AdjustLogits::INFO.name);
+    c.tensor("logits", logits, 2, 0x1)?;
+    c.tensor("bias_range", bias_range, 2, 0x4)?;
+    c.tensor("bias_token", bias_token, 1, 0x4)?;
+    c.tensor("bias_value", bias_value, 1, 0x1)?;
+    c.tensor("repetition", repetition, 1, 0x1)?;
+    c.tensor("inv_repetition", inv_repetition, 1, 0x1)?;
+    c.tensor("frequency", frequency, 1, 0x1)?;
+    c.tensor("presence", presence, 1, 0x1)?;
+    c.tensor("seen_range", seen_range, 2, 0x4)?;
+    c.tensor("seen_token", seen_token, 1, 0x4)?;
+    c.tensor("seen_count", seen_count, 1, 0x4)?;
+    let d_n = logits.shape()[0];
+    let d_v = logits.shape()[1];
+    let d_b = bias_token.shape()[0];
+    let d_c = seen_token.shape()[0];
+    c.extent("bias_range", bias_range, 0, d_n, "N")?;
+    c.extent("bias_range", bias_range, 1, 2, "2")?;
+    c.extent("bias_value", bias_value, 0, d_b, "B")?;
+    c.extent("repetition", repetition, 0, d_n, "N")?;
+    c.extent("inv_repetition", inv_repetition, 0, d_n, "N")?;
+    c.extent("frequency", frequency, 0, d_n, "N")?;
+    c.extent("presence", presence, 0, d_n, "N")?;
+    c.extent("seen_range", seen_range, 0, d_n, "N")?;
+    c.extent("seen_range", seen_range, 1, 2, "2")?;
+    c.extent("seen_count", seen_count, 0, d_c, "C")?;
+    Ok(AdjustLogitsDims { n: d_n as usize, v: d_v as usize, b: d_b as usize, c: d_c as usize })
+}
+
+fn extents_of_adjust_logits(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("adjust_logits", arguments);
+    let dims = check_adjust_logits(
+        a.tensor("logits")?,
+        a.tensor("bias_range")?,
+        a.tensor("bias_token")?,
+        a.tensor("bias_value")?,
+        a.tensor("repetition")?,
+        a.tensor("inv_repetition")?,
+        a.tensor("frequency")?,
+        a.tensor("presence")?,
+        a.tensor("seen_range")?,
+        a.tensor("seen_token")?,
+        a.tensor("seen_count")?,
+    )?;
+    Ok(Extents::new([("N", dims.n), ("V", dims.v), ("B", dims.b), ("C", dims.c)]))
+}
+
+/// Checked arguments of one `adjust_logits` call, for a kernel.
+pub struct AdjustLogitsArgs<'a> {
+    /// Extents.
+    pub dims: AdjustLogitsDims,
+    /// Logits.
+    pub logits: Out<'a>,
+    /// Of each row, the first entry of its biases and the one after the last.
+    pub bias_range: In<'a>,
+    /// Tokens with a bias.
+    pub bias_token: In<'a>,
+    /// What is added.
+    pub bias_value: In<'a>,
+    /// Repetition penalty; 1 is off.
+    pub repetition: In<'a>,
+    /// 1 / repetition, rounded to F32 by the host.
+    pub inv_repetition: In<'a>,
+    /// Frequency penalty; 0 is off.
+    pub frequency: In<'a>,
+    /// Presence penalty; 0 is off.
+    pub presence: In<'a>,
+    /// Of each row, the first entry of its tokens so far and the one after the last.
+    pub seen_range: In<'a>,
+    /// Tokens that occur in prompt or output.
+    pub seen_token: In<'a>,
+    /// How often they occur in the output; 0 for tokens of the prompt alone.
+    pub seen_count: In<'a>,
+}
+
+/// Shapes, formats and scalars of a `adjust_logits` call, for `supports` and `plan`.
+pub struct AdjustLogitsProto<'a> {
+    /// Extents.
+    pub dims: AdjustLogitsDims,
+    /// Logits.
+    pub logits: Desc<'a>,
+    /// Of each row, the first entry of its biases and the one after the last.
+    pub bias_range: Desc<'a>,
+    /// Tokens with a bias.
+    pub bias_token: Desc<'a>,
+    /// What is added.
+    pub bias_value: Desc<'a>,
+    /// Repetition penalty; 1 is off.
+    pub repetition: Desc<'a>,
+    /// 1 / repetition, rounded to F32 by the host.
+    pub inv_repetition: Desc<'a>,
+    /// Frequency penalty; 0 is off.
+    pub frequency: Desc<'a>,
+    /// Presence penalty; 0 is off.
+    pub presence: Desc<'a>,
+    /// Of each row, the first entry of its tokens so far and the one after the last.
+    pub seen_range: Desc<'a>,
+    /// Tokens that occur in prompt or output.
+    pub seen_token: Desc<'a>,
+    /// How often they occur in the output; 0 for tokens of the prompt alone.
+    pub seen_count: Desc<'a>,
+}
+
+/// Adds biases to logits and subtracts penalties, in place.
+pub struct AdjustLogits;
+
+impl AdjustLogits {
+    /// Reflection row.
+    pub const INFO: &'static OpInfo = &OpInfo {
+        id: 28,
+        name: "adjust_logits",
+        version: 1,
+        family: "sample",
+        profiles: &["v41-text"],
+        args_size: size_of::<DiArgsAdjustLogitsV1>(),
+        contract: Contract {
+            class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
+            bound: "",
+            accumulator: "f32",
+            rounding: "every F32 operation to nearest even; no contraction; the count is converted to F32 to nearest even",
+            denormals: "kept",
+            nan: "a NaN stays one; any NaN is as good as another",
+            duplicates: "refused: tokens of a list ascend strictly",
+        },
+        extents: extents_of_adjust_logits,
+        args: &[
+            ArgInfo {
+                name: "logits",
+                offset: offset_of!(DiArgsAdjustLogitsV1, logits),
+                kind: Kind::Tensor,
+                role: Role::InOut,
+                optional: false,
+                formats: 0x1,
+                shape: &["N", "V"],
+                like: "",
+            },
+            ArgInfo {
+                name: "bias_range",
+                offset: offset_of!(DiArgsAdjustLogitsV1, bias_range),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x4,
+                shape: &["N", "2"],
+                like: "",
+            },
+            ArgInfo {
+                name: "bias_token",
+                offset: offset_of!(DiArgsAdjustLogitsV1, bias_token),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x4,
+                shape: &["B"],
+                like: "",
+            },
+            ArgInfo {
+                name: "bias_value",
+                offset: offset_of!(DiArgsAdjustLogitsV1, bias_value),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x1,
+                shape: &["B"],
+                like: "",
+            },
+            ArgInfo {
+                name: "repetition",
+                offset: offset_of!(DiArgsAdjustLogitsV1, repetition),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x1,
+                shape: &["N"],
+                like: "",
+            },
+            ArgInfo {
+                name: "inv_repetition",
+                offset: offset_of!(DiArgsAdjustLogitsV1, inv_repetition),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x1,
+                shape: &["N"],
+                like: "",
+            },
+            ArgInfo {
+                name: "frequency",
+                offset: offset_of!(DiArgsAdjustLogitsV1, frequency),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x1,
+                shape: &["N"],
+                like: "",
+            },
+            ArgInfo {
+                name: "presence",
+                offset: offset_of!(DiArgsAdjustLogitsV1, presence),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x1,
+                shape: &["N"],
+                like: "",
+            },
+            ArgInfo {
+                name: "seen_range",
+                offset: offset_of!(DiArgsAdjustLogitsV1, seen_range),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x4,
+                shape: &["N", "2"],
+                like: "",
+            },
+            ArgInfo {
+                name: "seen_token",
+                offset: offset_of!(DiArgsAdjustLogitsV1, seen_token),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x4,
+                shape: &["C"],
+                like: "",
+            },
+            ArgInfo {
+                name: "seen_count",
+                offset: offset_of!(DiArgsAdjustLogitsV1, seen_count),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x4,
+                shape: &["C"],
+                like: "",
+            },
+        ],
+    };
+}
+
+impl RawArgs for DiArgsAdjustLogitsV1 {}
+
+impl Op for AdjustLogits {
+    type Raw = DiArgsAdjustLogitsV1;
+    type Args<'a> = AdjustLogitsArgs<'a>;
+    type Proto<'a> = AdjustLogitsProto<'a>;
+    const INFO: &'static OpInfo = AdjustLogits::INFO;
+
+    #[allow(unsafe_code)]
+    unsafe fn view(raw: &DiArgsAdjustLogitsV1) -> Result<AdjustLogitsArgs<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let logits = Out::new("adjust_logits", "logits", &raw.logits)?;
+            let bias_range = In::new("adjust_logits", "bias_range", &raw.bias_range)?;
+            let bias_token = In::new("adjust_logits", "bias_token", &raw.bias_token)?;
+            let bias_value = In::new("adjust_logits", "bias_value", &raw.bias_value)?;
+            let repetition = In::new("adjust_logits", "repetition", &raw.repetition)?;
+            let inv_repetition = In::new("adjust_logits", "inv_repetition", &raw.inv_repetition)?;
+            let frequency = In::new("adjust_logits", "frequency", &raw.frequency)?;
+            let presence = In::new("adjust_logits", "presence", &raw.presence)?;
+            let seen_range = In::new("adjust_logits", "seen_range", &raw.seen_range)?;
+            let seen_token = In::new("adjust_logits", "seen_token", &raw.seen_token)?;
+            let seen_count = In::new("adjust_logits", "seen_count", &raw.seen_count)?;
+            let dims = check_adjust_logits(
+                &logits,
+                &bias_range,
+                &bias_token,
+                &bias_value,
+                &repetition,
+                &inv_repetition,
+                &frequency,
+                &presence,
+                &seen_range,
+                &seen_token,
+                &seen_count,
+            )?;
+            Ok(AdjustLogitsArgs {
+                dims,
+                logits,
+                bias_range,
+                bias_token,
+                bias_value,
+                repetition,
+                inv_repetition,
+                frequency,
+                presence,
+                seen_range,
+                seen_token,
+                seen_count,
+            })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsAdjustLogitsV1) -> Result<AdjustLogitsProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let logits = Desc::new("adjust_logits", "logits", &raw.logits)?;
+            let bias_range = Desc::new("adjust_logits", "bias_range", &raw.bias_range)?;
+            let bias_token = Desc::new("adjust_logits", "bias_token", &raw.bias_token)?;
+            let bias_value = Desc::new("adjust_logits", "bias_value", &raw.bias_value)?;
+            let repetition = Desc::new("adjust_logits", "repetition", &raw.repetition)?;
+            let inv_repetition = Desc::new("adjust_logits", "inv_repetition", &raw.inv_repetition)?;
+            let frequency = Desc::new("adjust_logits", "frequency", &raw.frequency)?;
+            let presence = Desc::new("adjust_logits", "presence", &raw.presence)?;
+            let seen_range = Desc::new("adjust_logits", "seen_range", &raw.seen_range)?;
+            let seen_token = Desc::new("adjust_logits", "seen_token", &raw.seen_token)?;
+            let seen_count = Desc::new("adjust_logits", "seen_count", &raw.seen_count)?;
+            let dims = check_adjust_logits(
+                &logits,
+                &bias_range,
+                &bias_token,
+                &bias_value,
+                &repetition,
+                &inv_repetition,
+                &frequency,
+                &presence,
+                &seen_range,
+                &seen_token,
+                &seen_count,
+            )?;
+            Ok(AdjustLogitsProto {
+                dims,
+                logits,
+                bias_range,
+                bias_token,
+                bias_value,
+                repetition,
+                inv_repetition,
+                frequency,
+                presence,
+                seen_range,
+                seen_token,
+                seen_count,
+            })
+        }
+    }
+}
+
+/// Arguments of `apply_token_mask`, version 1, as they cross the boundary.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DiArgsApplyTokenMaskV1 {
+    /// Head.
+    pub h: DiOpHeader,
+    /// Logits.
+    pub logits: DiTensor,
+    /// Mask of each row, or -1 for none.
+    pub mask_index: DiTensor,
+    /// Masks of 32 tokens per word.
+    pub masks: DiTensor,
+}
+
+/// Extents that the shapes of a `apply_token_mask` call agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApplyTokenMaskDims {
+    /// `N` of the catalogue.
+    pub n: usize,
+    /// `V` of the catalogue.
+    pub v: usize,
+    /// `Q` of the catalogue.
+    pub q: usize,
+}
+
+/// Checks formats, ranks and extents of a `apply_token_mask` call.
+///
+/// # Errors
+/// Names the argument, what it has and what it needs.
+#[inline]
+pub fn check_apply_token_mask(
+    logits: &impl Shaped,
+    mask_index: &impl Shaped,
+    masks: &impl Shaped,
+) -> Result<ApplyTokenMaskDims, ArgError> {
+    let c = Checker::new(ApplyTokenMask::INFO.name);
+    c.tensor("logits", logits, 2, 0x1)?;
+    c.tensor("mask_index", mask_index, 1, 0x4)?;
+    c.tensor("masks", masks, 2, 0x4)?;
+    let d_n = logits.shape()[0];
+    let d_v = logits.shape()[1];
+    let d_q = masks.shape()[0];
+    c.extent("mask_index", mask_index, 0, d_n, "N")?;
+    c.extent("masks", masks, 1, ceil_div(d_v, 32), "ceil(V/32)")?;
+    Ok(ApplyTokenMaskDims { n: d_n as usize, v: d_v as usize, q: d_q as usize })
+}
+
+fn extents_of_apply_token_mask(arguments: &Arguments) -> Result<Extents, ArgError> {
+    let a = Named::new("apply_token_mask", arguments);
+    let dims = check_apply_token_mask(a.tensor("logits")?, a.tensor("mask_index")?, a.tensor("masks")?)?;
+    Ok(Extents::new([("N", dims.n), ("V", dims.v), ("Q", dims.q)]))
+}
+
+/// Checked arguments of one `apply_token_mask` call, for a kernel.
+pub struct ApplyTokenMaskArgs<'a> {
+    /// Extents.
+    pub dims: ApplyTokenMaskDims,
+    /// Logits.
+    pub logits: Out<'a>,
+    /// Mask of each row, or -1 for none.
+    pub mask_index: In<'a>,
+    /// Masks of 32 tokens per word.
+    pub masks: In<'a>,
+}
+
+/// Shapes, formats and scalars of a `apply_token_mask` call, for `supports` and `plan`.
+pub struct ApplyTokenMaskProto<'a> {
+    /// Extents.
+    pub dims: ApplyTokenMaskDims,
+    /// Logits.
+    pub logits: Desc<'a>,
+    /// Mask of each row, or -1 for none.
+    pub mask_index: Desc<'a>,
+    /// Masks of 32 tokens per word.
+    pub masks: Desc<'a>,
+}
+
+/// Bans the tokens that a bit mask lacks, in place.
+pub struct ApplyTokenMask;
+
+impl ApplyTokenMask {
+    /// Reflection row.
+    pub const INFO: &'static OpInfo = &OpInfo {
+        id: 29,
+        name: "apply_token_mask",
+        version: 1,
+        family: "sample",
+        profiles: &["v41-text"],
+        args_size: size_of::<DiArgsApplyTokenMaskV1>(),
+        contract: Contract {
+            class: Class::Exact,
+            ulps: 0,
+            factor: 0.0,
+            terms: Terms::NONE,
+            bound: "",
+            accumulator: "none",
+            rounding: "none",
+            denormals: "kept",
+            nan: "a NaN is overwritten or stays, bit for bit",
+            duplicates: "a mask may be named by several rows",
+        },
+        extents: extents_of_apply_token_mask,
+        args: &[
+            ArgInfo {
+                name: "logits",
+                offset: offset_of!(DiArgsApplyTokenMaskV1, logits),
+                kind: Kind::Tensor,
+                role: Role::InOut,
+                optional: false,
+                formats: 0x1,
+                shape: &["N", "V"],
+                like: "",
+            },
+            ArgInfo {
+                name: "mask_index",
+                offset: offset_of!(DiArgsApplyTokenMaskV1, mask_index),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x4,
+                shape: &["N"],
+                like: "",
+            },
+            ArgInfo {
+                name: "masks",
+                offset: offset_of!(DiArgsApplyTokenMaskV1, masks),
+                kind: Kind::Tensor,
+                role: Role::In,
+                optional: false,
+                formats: 0x4,
+                shape: &["Q", "ceil(V/32)"],
+                like: "",
+            },
+        ],
+    };
+}
+
+impl RawArgs for DiArgsApplyTokenMaskV1 {}
+
+impl Op for ApplyTokenMask {
+    type Raw = DiArgsApplyTokenMaskV1;
+    type Args<'a> = ApplyTokenMaskArgs<'a>;
+    type Proto<'a> = ApplyTokenMaskProto<'a>;
+    const INFO: &'static OpInfo = ApplyTokenMask::INFO;
+
+    #[allow(unsafe_code)]
+    unsafe fn view(raw: &DiArgsApplyTokenMaskV1) -> Result<ApplyTokenMaskArgs<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let logits = Out::new("apply_token_mask", "logits", &raw.logits)?;
+            let mask_index = In::new("apply_token_mask", "mask_index", &raw.mask_index)?;
+            let masks = In::new("apply_token_mask", "masks", &raw.masks)?;
+            let dims = check_apply_token_mask(&logits, &mask_index, &masks)?;
+            Ok(ApplyTokenMaskArgs { dims, logits, mask_index, masks })
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn proto(raw: &DiArgsApplyTokenMaskV1) -> Result<ApplyTokenMaskProto<'_>, ArgError> {
+        // SAFETY: the caller vouches for every tensor of `raw`; each is wrapped once.
+        unsafe {
+            let logits = Desc::new("apply_token_mask", "logits", &raw.logits)?;
+            let mask_index = Desc::new("apply_token_mask", "mask_index", &raw.mask_index)?;
+            let masks = Desc::new("apply_token_mask", "masks", &raw.masks)?;
+            let dims = check_apply_token_mask(&logits, &mask_index, &masks)?;
+            Ok(ApplyTokenMaskProto { dims, logits, mask_index, masks })
         }
     }
 }
@@ -6544,6 +7236,8 @@ pub static OPS: &[&OpInfo] = &[
     EngramGather::INFO,
     EngramGate::INFO,
     FusedSample::INFO,
+    AdjustLogits::INFO,
+    ApplyTokenMask::INFO,
 ];
 
 /// The ops that each profile requires.
@@ -6577,5 +7271,7 @@ pub const PROFILES: &[(&str, &[&str])] = &[(
         "engram_gather",
         "engram_gate",
         "fused_sample",
+        "adjust_logits",
+        "apply_token_mask",
     ],
 )];

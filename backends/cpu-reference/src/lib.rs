@@ -24,12 +24,14 @@ mod blend;
 mod cache;
 mod cpu;
 mod exp;
+mod filters;
 mod float;
 #[cfg(test)]
 mod golden;
 mod matmul;
 mod memory;
 mod ops;
+mod order;
 mod parallel;
 #[cfg(test)]
 mod random;

@@ -237,6 +237,10 @@ impl Sampler {
             seed: &self.seed,
             position: &self.position,
             token: &self.token,
+            child: None,
+            min_p_log: None,
+            top_k: None,
+            top_p: None,
         })?;
         let mut bytes = [0; 4];
         device.download(&self.token, &mut bytes)?;

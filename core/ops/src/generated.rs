@@ -1797,8 +1797,13 @@ impl OpCall for EngramGate<'_> {
 /// Draws one token per row.
 ///
 /// ```text
-/// token[n] = argmax over v of f32(logits[n, v] * inv_temperature[n]) + g(seed[n], position[n], v), F32 operations each rounded to nearest, g the Gumbel noise of deepinfer-numerics for domain 0, child 0.
-/// inv_temperature 0 means greedy: the argmax of logits. Ties go to the lowest v; +0 and -0 are equal. No contraction into FMA.
+/// Row n by itself, F32 operations each rounded to nearest, no contraction into FMA. Ties go to the lowest v; +0 and -0 are equal.
+/// Greedy, where inv_temperature[n] is 0: token[n] = argmax over v of logits[n, v]; the filters do not matter.
+/// Otherwise the candidates are the v whose logit is above -infinity, s[v] = logits[n, v] * inv_temperature[n], sorted by s descending, then by v ascending; M is the largest s. Each filter keeps the beginning of this list, in this order:
+/// min_p: v goes if s[v] < M + min_p_log[n]. top_k: the first top_k[n] stay; 0 is off. top_p: weights w[v] = weight(M - s[v]), W the U64 sum over what is left; the shortest beginning stays whose weights sum to at least ceil(W * top_p[n]), the product exact; 1 is off.
+/// token[n] = argmax over the tokens left of s[v] + g(seed[n], position[n], v, child[n]).
+/// g is the Gumbel noise for domain 0, weight the fixed-point exponential of deepinfer-numerics; both are defined, with vectors, in plugin-api/numerics/SAMPLING.md.
+/// Refused are a negative position, child or top_k, an inv_temperature that is negative or not finite, a min_p_log that is NaN or above 0, a top_p that is not above 0 and at most 1, and with top_p more than 2^17 columns.
 /// ```
 #[derive(Clone, Copy)]
 pub struct FusedSample<'a> {
@@ -1812,6 +1817,14 @@ pub struct FusedSample<'a> {
     pub position: &'a Tensor,
     /// `[N]` I32. Drawn tokens.
     pub token: &'a Tensor,
+    /// `[N]` I32. Which of several continuations of one request; absent: 0.
+    pub child: Option<&'a Tensor>,
+    /// `[N]` F32. ln(min_p), rounded to F32 by the host; -infinity, or absent: off.
+    pub min_p_log: Option<&'a Tensor>,
+    /// `[N]` I32. Tokens that stay; 0, or absent: all.
+    pub top_k: Option<&'a Tensor>,
+    /// `[N]` F32. Share of the probability that stays; 1, or absent: all.
+    pub top_p: Option<&'a Tensor>,
 }
 
 impl OpCall for FusedSample<'_> {
@@ -1821,8 +1834,18 @@ impl OpCall for FusedSample<'_> {
 
     #[inline]
     fn check(&self) -> Result<(), ArgError> {
-        catalogue::check_fused_sample(self.logits, self.inv_temperature, self.seed, self.position, self.token)
-            .map(|_| ())
+        catalogue::check_fused_sample(
+            self.logits,
+            self.inv_temperature,
+            self.seed,
+            self.position,
+            self.token,
+            self.child,
+            self.min_p_log,
+            self.top_k,
+            self.top_p,
+        )
+        .map(|_| ())
     }
 
     fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
@@ -1832,6 +1855,10 @@ impl OpCall for FusedSample<'_> {
         let mut seed = Linked::default();
         let mut position = Linked::default();
         let mut token = Linked::default();
+        let mut child = Linked::default();
+        let mut min_p_log = Linked::default();
+        let mut top_k = Linked::default();
+        let mut top_p = Linked::default();
         let mut raw = catalogue::DiArgsFusedSampleV1 {
             h: header(catalogue::FusedSample::INFO),
             logits: ABSENT,
@@ -1839,12 +1866,20 @@ impl OpCall for FusedSample<'_> {
             seed: ABSENT,
             position: ABSENT,
             token: ABSENT,
+            child: ABSENT,
+            min_p_log: ABSENT,
+            top_k: ABSENT,
+            top_p: ABSENT,
         };
         if !(logits.link(&mut raw.logits, self.logits, place)
             & inv_temperature.link(&mut raw.inv_temperature, self.inv_temperature, place)
             & seed.link(&mut raw.seed, self.seed, place)
             & position.link(&mut raw.position, self.position, place)
-            & token.link(&mut raw.token, self.token, place))
+            & token.link(&mut raw.token, self.token, place)
+            & child.link_optional(&mut raw.child, self.child, place)
+            & min_p_log.link_optional(&mut raw.min_p_log, self.min_p_log, place)
+            & top_k.link_optional(&mut raw.top_k, self.top_k, place)
+            & top_p.link_optional(&mut raw.top_p, self.top_p, place))
         {
             return Err(place.refuse(self));
         }
@@ -1858,5 +1893,189 @@ impl OpCall for FusedSample<'_> {
         f("seed", self.seed);
         f("position", self.position);
         f("token", self.token);
+        if let Some(tensor) = self.child {
+            f("child", tensor);
+        }
+        if let Some(tensor) = self.min_p_log {
+            f("min_p_log", tensor);
+        }
+        if let Some(tensor) = self.top_k {
+            f("top_k", tensor);
+        }
+        if let Some(tensor) = self.top_p {
+            f("top_p", tensor);
+        }
+    }
+}
+
+/// Adds biases to logits and subtracts penalties, in place.
+///
+/// ```text
+/// Row n by itself, F32 operations each rounded to nearest, no contraction into FMA. The lists of a row are the entries i from range[n, 0] to range[n, 1] - 1 of flat arrays; rows may share entries, and entries that no row names are not read.
+/// First, for each i of bias_range[n]: l = logits[n, bias_token[i]] becomes l + bias_value[i]; -infinity bans the token.
+/// Then, for each i of seen_range[n]: l = logits[n, seen_token[i]] becomes l * inv_repetition[n] if l > 0, otherwise l * repetition[n]; and if seen_count[i] > 0, l becomes l - (frequency[n] * F32(seen_count[i]) + presence[n]).
+/// The host divides: inv_repetition[n] is 1 / repetition[n] rounded to F32.
+/// Within the list of a row tokens ascend strictly. Refused are other lists, a range that is not 0 <= range[n, 0] <= range[n, 1] <= the length of its arrays, a token that is negative or not below V, a negative count, a bias that is NaN or +infinity, a repetition or inv_repetition that is not above 0 and finite, and a frequency or presence that is not finite.
+/// ```
+#[derive(Clone, Copy)]
+pub struct AdjustLogits<'a> {
+    /// `[N, V]` F32. Logits.
+    pub logits: &'a Tensor,
+    /// `[N, 2]` I32. Of each row, the first entry of its biases and the one after the last.
+    pub bias_range: &'a Tensor,
+    /// `[B]` I32. Tokens with a bias.
+    pub bias_token: &'a Tensor,
+    /// `[B]` F32. What is added.
+    pub bias_value: &'a Tensor,
+    /// `[N]` F32. Repetition penalty; 1 is off.
+    pub repetition: &'a Tensor,
+    /// `[N]` F32. 1 / repetition, rounded to F32 by the host.
+    pub inv_repetition: &'a Tensor,
+    /// `[N]` F32. Frequency penalty; 0 is off.
+    pub frequency: &'a Tensor,
+    /// `[N]` F32. Presence penalty; 0 is off.
+    pub presence: &'a Tensor,
+    /// `[N, 2]` I32. Of each row, the first entry of its tokens so far and the one after the last.
+    pub seen_range: &'a Tensor,
+    /// `[C]` I32. Tokens that occur in prompt or output.
+    pub seen_token: &'a Tensor,
+    /// `[C]` I32. How often they occur in the output; 0 for tokens of the prompt alone.
+    pub seen_count: &'a Tensor,
+}
+
+impl OpCall for AdjustLogits<'_> {
+    fn info(&self) -> &'static OpInfo {
+        catalogue::AdjustLogits::INFO
+    }
+
+    #[inline]
+    fn check(&self) -> Result<(), ArgError> {
+        catalogue::check_adjust_logits(
+            self.logits,
+            self.bias_range,
+            self.bias_token,
+            self.bias_value,
+            self.repetition,
+            self.inv_repetition,
+            self.frequency,
+            self.presence,
+            self.seen_range,
+            self.seen_token,
+            self.seen_count,
+        )
+        .map(|_| ())
+    }
+
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        let mut logits = Linked::default();
+        let mut bias_range = Linked::default();
+        let mut bias_token = Linked::default();
+        let mut bias_value = Linked::default();
+        let mut repetition = Linked::default();
+        let mut inv_repetition = Linked::default();
+        let mut frequency = Linked::default();
+        let mut presence = Linked::default();
+        let mut seen_range = Linked::default();
+        let mut seen_token = Linked::default();
+        let mut seen_count = Linked::default();
+        let mut raw = catalogue::DiArgsAdjustLogitsV1 {
+            h: header(catalogue::AdjustLogits::INFO),
+            logits: ABSENT,
+            bias_range: ABSENT,
+            bias_token: ABSENT,
+            bias_value: ABSENT,
+            repetition: ABSENT,
+            inv_repetition: ABSENT,
+            frequency: ABSENT,
+            presence: ABSENT,
+            seen_range: ABSENT,
+            seen_token: ABSENT,
+            seen_count: ABSENT,
+        };
+        if !(logits.link(&mut raw.logits, self.logits, place)
+            & bias_range.link(&mut raw.bias_range, self.bias_range, place)
+            & bias_token.link(&mut raw.bias_token, self.bias_token, place)
+            & bias_value.link(&mut raw.bias_value, self.bias_value, place)
+            & repetition.link(&mut raw.repetition, self.repetition, place)
+            & inv_repetition.link(&mut raw.inv_repetition, self.inv_repetition, place)
+            & frequency.link(&mut raw.frequency, self.frequency, place)
+            & presence.link(&mut raw.presence, self.presence, place)
+            & seen_range.link(&mut raw.seen_range, self.seen_range, place)
+            & seen_token.link(&mut raw.seen_token, self.seen_token, place)
+            & seen_count.link(&mut raw.seen_count, self.seen_count, place))
+        {
+            return Err(place.refuse(self));
+        }
+        f(catalogue::AdjustLogits::INFO, (&raw mut raw).cast());
+        Ok(())
+    }
+
+    fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
+        f("logits", self.logits);
+        f("bias_range", self.bias_range);
+        f("bias_token", self.bias_token);
+        f("bias_value", self.bias_value);
+        f("repetition", self.repetition);
+        f("inv_repetition", self.inv_repetition);
+        f("frequency", self.frequency);
+        f("presence", self.presence);
+        f("seen_range", self.seen_range);
+        f("seen_token", self.seen_token);
+        f("seen_count", self.seen_count);
+    }
+}
+
+/// Bans the tokens that a bit mask lacks, in place.
+///
+/// ```text
+/// q = mask_index[n]: -1 leaves row n as it is. Otherwise logits[n, v] becomes -infinity for each v whose bit, bit v % 32 of masks[q, v / 32], is 0, counted from the lowest, and stays where the bit is 1. Bits beyond V are not looked at; several rows may name one mask.
+/// Refused is a mask_index below -1 or not below Q.
+/// ```
+#[derive(Clone, Copy)]
+pub struct ApplyTokenMask<'a> {
+    /// `[N, V]` F32. Logits.
+    pub logits: &'a Tensor,
+    /// `[N]` I32. Mask of each row, or -1 for none.
+    pub mask_index: &'a Tensor,
+    /// `[Q, ceil(V/32)]` I32. Masks of 32 tokens per word.
+    pub masks: &'a Tensor,
+}
+
+impl OpCall for ApplyTokenMask<'_> {
+    fn info(&self) -> &'static OpInfo {
+        catalogue::ApplyTokenMask::INFO
+    }
+
+    #[inline]
+    fn check(&self) -> Result<(), ArgError> {
+        catalogue::check_apply_token_mask(self.logits, self.mask_index, self.masks).map(|_| ())
+    }
+
+    fn with_raw(&self, place: Place, f: &mut dyn FnMut(&'static OpInfo, *mut DiOpHeader)) -> Result<(), ArgError> {
+        self.check()?;
+        let mut logits = Linked::default();
+        let mut mask_index = Linked::default();
+        let mut masks = Linked::default();
+        let mut raw = catalogue::DiArgsApplyTokenMaskV1 {
+            h: header(catalogue::ApplyTokenMask::INFO),
+            logits: ABSENT,
+            mask_index: ABSENT,
+            masks: ABSENT,
+        };
+        if !(logits.link(&mut raw.logits, self.logits, place)
+            & mask_index.link(&mut raw.mask_index, self.mask_index, place)
+            & masks.link(&mut raw.masks, self.masks, place))
+        {
+            return Err(place.refuse(self));
+        }
+        f(catalogue::ApplyTokenMask::INFO, (&raw mut raw).cast());
+        Ok(())
+    }
+
+    fn tensors(&self, f: &mut dyn FnMut(&'static str, &Tensor)) {
+        f("logits", self.logits);
+        f("mask_index", self.mask_index);
+        f("masks", self.masks);
     }
 }

@@ -308,6 +308,22 @@ impl<T: Dispatch + ?Sized> EngramOps for T {}
 
 /// Choice of the next token.
 pub trait SampleOps: Dispatch {
+    /// Biases and penalties, in place. See [`args::AdjustLogits`].
+    ///
+    /// # Errors
+    /// As [`Dispatch::dispatch`].
+    fn adjust_logits(&self, args: &args::AdjustLogits<'_>) -> Result<(), OpError> {
+        self.dispatch(args)
+    }
+
+    /// Bans what a bit mask lacks, in place. See [`args::ApplyTokenMask`].
+    ///
+    /// # Errors
+    /// As [`Dispatch::dispatch`].
+    fn apply_token_mask(&self, args: &args::ApplyTokenMask<'_>) -> Result<(), OpError> {
+        self.dispatch(args)
+    }
+
     /// Draws one token per row. See [`args::FusedSample`].
     ///
     /// # Errors

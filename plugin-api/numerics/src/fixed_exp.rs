@@ -56,9 +56,19 @@ static TABLE: [u32; 1 << INDEX_BITS] = {
 #[inline]
 #[must_use]
 pub const fn weight(x: f32) -> u64 {
+    match fixed(x) {
+        Some(x) => weight_of_fixed(x),
+        None => 0,
+    }
+}
+
+/// `x` with 27 fraction bits, further ones cut; `None` for `x >= 32`. Negative numbers and NaN give 0.
+#[inline]
+#[must_use]
+pub const fn fixed(x: f32) -> Option<u32> {
     const SCALE: f32 = (1u32 << ARGUMENT_BITS) as f32;
-    // The product with a power of two is exact, the conversion cuts it and takes NaN and negative numbers to 0.
-    if x >= FAR { 0 } else { weight_of_fixed((x * SCALE) as u32) }
+    // The product with a power of two is exact; the conversion cuts it, and takes NaN and negative numbers to 0.
+    if x >= FAR { None } else { Some((x * SCALE) as u32) }
 }
 
 /// The weight of `x` with 27 fraction bits.

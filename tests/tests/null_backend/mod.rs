@@ -127,6 +127,10 @@ pub(crate) fn sixteen(device: &OpenDevice) -> Vec<Box<dyn OpCall>> {
             seed: t.of(Format::I64, &[2]),
             position: t.i32(&[2]),
             token: t.i32(&[2]),
+            child: None,
+            min_p_log: None,
+            top_k: None,
+            top_p: None,
         }),
         Box::new(ConvertKvIndex {
             positions: t.i32(&[2, 7]),

@@ -1,14 +1,17 @@
-//! `fused_sample`: the next token of each row, by the Gumbel-max rule or greedily.
+//! `fused_sample`: the next token of each row, by the Gumbel-max rule or greedily, over what the filters leave.
 //!
-//! Only F32 products, sums and comparisons, and the integer arithmetic of the noise. A column whose noise cannot lift it
+//! Only F32 products, sums and comparisons, and the integer arithmetic of noise and weights. A column whose noise cannot lift it
 //! above the best one so far is passed over before its noise is computed: with the random integer at hand, its leading
-//! zeros bound the noise. That leaves a few logarithms per row.
+//! zeros bound the noise. That leaves a few logarithms per row. A block of columns that no noise can lift is passed over as
+//! a whole, and so is one that the filters drop.
 
 use deepinfer_plugin_api::generated::FusedSampleArgs;
 use deepinfer_plugin_api::numerics::gumbel::{self, Domain};
+use deepinfer_plugin_api::numerics::sampling::{Draw, TOP_P_VOCABULARY};
 use deepinfer_plugin_api::sdk::{Cx, Fault};
 
 use crate::arguments::index;
+use crate::filters::{Cut, Row, Scratch, Work};
 use crate::parallel;
 
 deepinfer_plugin_api::kernel!(FusedSample, fused_sample);
@@ -16,54 +19,104 @@ deepinfer_plugin_api::kernel!(FusedSample, fused_sample);
 const OP: &str = "fused_sample";
 
 fn fused_sample(_: &Cx<'_>, mut a: FusedSampleArgs<'_>) -> Result<(), Fault> {
-    let (logits, seed) = (a.logits.rows::<f32>()?, a.seed.slice::<i64>()?);
-    let (inv_temperature, position) = (a.inv_temperature.slice::<f32>()?, a.position.slice::<i32>()?);
-    for n in 0..a.dims.n {
-        index(OP, "position", &[n], position[n], i32::MAX as usize)?;
-        if !(inv_temperature[n] >= 0.0 && inv_temperature[n].is_finite()) {
-            return Err(Fault::invalid(format!(
-                "{OP}: inv_temperature[{n}] is {}, but must be finite and at least 0",
-                inv_temperature[n]
-            )));
-        }
-    }
+    let draws = draws(&a)?;
+    let logits = a.logits.rows::<f32>()?;
     let tokens: Vec<&mut i32> = a.token.slice_mut::<i32>()?.iter_mut().collect();
-    parallel::for_each_row(tokens, 4 * a.dims.v, |n, token| {
-        let logits = logits.row(n);
-        *token = match inv_temperature[n] {
-            _ if !can_draw(logits) => -1,
-            0.0 => argmax(logits),
-            scale => draw(logits, scale, seed[n] as u64, position[n] as u32),
+    // Nanoseconds of a column without a filter, and with the one that needs a weight of each.
+    let cost_ns = if a.top_p.is_some() { 10 } else { 4 };
+    parallel::for_each_row_with(tokens, cost_ns * a.dims.v, Scratch::default, |scratch, n, token| {
+        *token = match Row::new(logits.row(n), scratch) {
+            None => -1,
+            Some((row, _)) if draws[n].inv_temperature == 0.0 => row.argmax() as i32,
+            Some((row, work)) => {
+                let cut = cut(&row, &draws[n], work);
+                draw(&row, &draws[n], cut) as i32
+            }
         };
     });
     Ok(())
 }
 
-/// Whether a row has a finite logit and neither NaN nor +infinity.
-fn can_draw(logits: &[f32]) -> bool {
-    logits.iter().all(|&logit| logit < f32::INFINITY) && logits.iter().any(|&logit| logit > f32::NEG_INFINITY)
+/// The arguments of each row, checked.
+fn draws(a: &FusedSampleArgs<'_>) -> Result<Vec<Draw>, Fault> {
+    let (seed, position) = (a.seed.slice::<i64>()?, a.position.slice::<i32>()?);
+    let inv_temperature = a.inv_temperature.slice::<f32>()?;
+    let child = a.child.as_ref().map(|child| child.slice::<i32>()).transpose()?;
+    let min_p_log = a.min_p_log.as_ref().map(|min_p| min_p.slice::<f32>()).transpose()?;
+    let top_k = a.top_k.as_ref().map(|top_k| top_k.slice::<i32>()).transpose()?;
+    let top_p = a.top_p.as_ref().map(|top_p| top_p.slice::<f32>()).transpose()?;
+    if top_p.is_some() && a.dims.v > TOP_P_VOCABULARY {
+        return Err(Fault::invalid(format!(
+            "{OP}: top_p is given with {} columns of logits, but sums at most {TOP_P_VOCABULARY} weights",
+            a.dims.v
+        )));
+    }
+    let natural = |name: &str, n: usize, value: i32| index(OP, name, &[n], value, i32::MAX as usize);
+    let real = |name: &str, n: usize, value: f32, rule: &str, is_right: bool| match is_right {
+        true => Ok(value),
+        false => Err(Fault::invalid(format!("{OP}: {name}[{n}] is {value}, but must be {rule}"))),
+    };
+    let row = |n: usize| {
+        let scale = inv_temperature[n];
+        let mut draw = Draw::unfiltered(
+            real("inv_temperature", n, scale, "finite and at least 0", scale >= 0.0 && scale.is_finite())?,
+            seed[n] as u64,
+            natural("position", n, position[n])? as u32,
+        );
+        if let Some(child) = child {
+            draw.child = natural("child", n, child[n])? as u32;
+        }
+        if let Some(min_p_log) = min_p_log {
+            draw.min_p_log = real("min_p_log", n, min_p_log[n], "at most 0", min_p_log[n] <= 0.0)?;
+        }
+        if let Some(top_k) = top_k {
+            draw.top_k = natural("top_k", n, top_k[n])? as u32;
+        }
+        if let Some(top_p) = top_p {
+            let rule = "above 0 and at most 1";
+            draw.top_p = real("top_p", n, top_p[n], rule, top_p[n] > 0.0 && top_p[n] <= 1.0)?;
+        }
+        Ok(draw)
+    };
+    (0..a.dims.n).map(row).collect()
 }
 
-/// The lowest column of the largest logit.
-fn argmax(logits: &[f32]) -> i32 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
-    logits.iter().position(|&logit| logit == largest).map_or(-1, |v| v as i32)
+/// What the filters leave.
+fn cut(row: &Row<'_>, draw: &Draw, work: &mut Work) -> Cut {
+    let scale = draw.inv_temperature;
+    let mut cut = row.min_p(scale, draw.min_p_log);
+    if draw.top_k > 0 {
+        cut = row.top_k(scale, draw.top_k as usize, cut, work);
+    }
+    if draw.top_p < 1.0 {
+        cut = row.top_p(scale, draw.top_p, cut, work);
+    }
+    cut
 }
 
-/// The lowest column of the largest `logit * scale + noise`.
-fn draw(logits: &[f32], scale: f32, seed: u64, position: u32) -> i32 {
-    let (mut best, mut token) = (None, -1);
-    for (block, logits) in (0..).zip(logits.chunks(4)) {
-        let lanes = gumbel::lanes(seed, position, block, Domain::TargetDraw, 0);
-        for (i, (&logit, lane)) in logits.iter().zip(lanes).enumerate() {
-            let scaled = logit * scale;
-            // Rounding is monotonic: what the bound cannot lift above the best, the noise cannot.
-            if best.is_some_and(|best| scaled + NOISE_BOUND[lane.leading_zeros() as usize] <= best) {
-                continue;
-            }
-            let value = scaled + gumbel::from_lane(lane);
-            if best.is_none_or(|best| value > best) {
-                (best, token) = (Some(value), 4 * block as i32 + i as i32);
+/// The lowest of the columns up to the cut with the largest `logit * inv_temperature + noise`.
+fn draw(row: &Row<'_>, draw: &Draw, cut: Cut) -> usize {
+    const LANES: usize = 4;
+    let (mut best, mut token) = (None, 0);
+    for (first, logits, top) in row.blocks(draw.inv_temperature, cut) {
+        // Rounding is monotonic: what the bound cannot lift above the best, the noise cannot.
+        let is_beaten = |best: Option<f32>, score: f32, bound: f32| best.is_some_and(|best| score + bound <= best);
+        if is_beaten(best, top, NOISE_BOUND[32]) {
+            continue;
+        }
+        for (column, logits) in (first..).step_by(LANES).zip(logits.chunks(LANES)) {
+            let block = (column / LANES) as u32;
+            let lanes = gumbel::lanes(draw.seed, draw.position, block, Domain::TargetDraw, draw.child);
+            for ((column, &logit), lane) in (column..).zip(logits).zip(lanes) {
+                let score = logit * draw.inv_temperature;
+                let bound = NOISE_BOUND[lane.leading_zeros() as usize];
+                if is_beaten(best, score, bound) || logit == f32::NEG_INFINITY || !cut.keeps(score, column) {
+                    continue;
+                }
+                let value = score + gumbel::from_lane(lane);
+                if best.is_none_or(|best| value > best) {
+                    (best, token) = (Some(value), column);
+                }
             }
         }
     }
@@ -91,6 +144,25 @@ mod tests {
     use crate::random;
     use crate::testing::{Tensor, call};
 
+    /// A call with filters.
+    fn run_filtered(logits: &Tensor, draws: &[Draw]) -> Result<Vec<i32>, String> {
+        let n = [draws.len()];
+        let floats = |f: fn(&Draw) -> f32| Tensor::f32(&n, &draws.iter().map(f).collect::<Vec<_>>());
+        let ints = |f: fn(&Draw) -> u32| Tensor::i32(&n, &draws.iter().map(|d| f(d) as i32).collect::<Vec<_>>());
+        let scale = floats(|d| d.inv_temperature);
+        let (min_p_log, top_p) = (floats(|d| d.min_p_log), floats(|d| d.top_p));
+        let (position, child, top_k) = (ints(|d| d.position), ints(|d| d.child), ints(|d| d.top_k));
+        let seed = Tensor::i64(&n, &draws.iter().map(|d| d.seed as i64).collect::<Vec<_>>());
+        let mut token = Tensor::unwritten(Format::I32, &n);
+        call::<FusedSample>(|a| {
+            (a.logits, a.inv_temperature, a.seed) = (logits.input(), scale.input(), seed.input());
+            (a.position, a.token, a.child) = (position.input(), token.output(), child.input());
+            (a.min_p_log, a.top_k, a.top_p) = (min_p_log.input(), top_k.input(), top_p.input());
+        })?;
+        Ok(token.ints())
+    }
+
+    /// A call without the optional arguments.
     fn run(logits: &Tensor, scale: &[f32], seed: &[i64], position: &[i32]) -> Result<Vec<i32>, String> {
         let n = scale.len();
         let (scale, seed, position) = (Tensor::f32(&[n], scale), Tensor::i64(&[n], seed), Tensor::i32(&[n], position));
@@ -106,12 +178,13 @@ mod tests {
         run(&Tensor::f32(&[1, logits.len()], logits), &[0.0], &[0], &[0]).unwrap()[0]
     }
 
-    /// By the definition, with the noise of every column.
+    /// By the definition, which sorts all columns and computes the noise of each.
+    fn by_definition(logits: &[f32], draw: &Draw) -> i32 {
+        draw.token(logits, &mut vec![0; logits.len()]).map_or(-1, |token| token as i32)
+    }
+
     fn plain(logits: &[f32], scale: f32, seed: u64, position: u32) -> i32 {
-        let noise = |v: usize| gumbel::noise(seed, position, v as u32, Domain::TargetDraw, 0);
-        let values: Vec<f32> = logits.iter().enumerate().map(|(v, &logit)| logit * scale + noise(v)).collect();
-        let best = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        values.iter().position(|&value| value == best).unwrap() as i32
+        by_definition(logits, &Draw::unfiltered(scale, seed, position))
     }
 
     #[test]
@@ -126,6 +199,30 @@ mod tests {
             for (n, row) in logits.chunks(V).enumerate() {
                 assert_eq!(ours[n], plain(row, scale, seeds[n] as u64, positions[n] as u32), "scale {scale}, row {n}");
             }
+        }
+    }
+
+    /// Rows with all kinds of filters side by side, each as the definition has it.
+    #[test]
+    fn filtered_rows_equal_the_definition() {
+        const V: usize = 1500;
+        let draws: Vec<Draw> = (0..240)
+            .map(|n| Draw {
+                inv_temperature: [1.0, 2.5, 0.0, 0.4][n % 4],
+                seed: (n as u64).wrapping_mul(0x0123_4567_89AB_CDEF),
+                position: n as u32,
+                child: n as u32 % 3,
+                min_p_log: [f32::NEG_INFINITY, -1.5, -0.0][n / 4 % 3],
+                top_k: [0, 1, 50, 2000][n / 12 % 4],
+                top_p: [1.0, 0.9, 0.2, 1e-9, 0.999_999][n / 48 % 5],
+            })
+            .collect();
+        let mut logits: Vec<f32> = random::floats(71, draws.len() * V).iter().map(|v| v * 4.0).collect();
+        // Every other row has ties.
+        logits.chunks_mut(V).step_by(2).for_each(|row| row.iter_mut().for_each(|v| *v = v.round()));
+        let ours = run_filtered(&Tensor::f32(&[draws.len(), V], &logits).padded(3), &draws).unwrap();
+        for ((row, draw), token) in logits.chunks(V).zip(&draws).zip(ours) {
+            assert_eq!(token, by_definition(row, draw), "{draw:?}");
         }
     }
 
@@ -190,6 +287,19 @@ mod tests {
             assert!(message.contains("inv_temperature[1] is"), "{message}");
         }
         assert!(run(&logits, &[1.0; 2], &[0; 2], &[0, -1]).unwrap_err().contains("position[1] is -1"));
+
+        let draw = Draw::unfiltered(1.0, 0, 0);
+        let refused = |bad: Draw| run_filtered(&logits, &[draw, bad]).unwrap_err();
+        assert!(refused(Draw { child: u32::MAX, ..draw }).contains("child[1] is -1"));
+        assert!(refused(Draw { top_k: u32::MAX, ..draw }).contains("top_k[1] is -1"));
+        for bad in [0.1, f32::NAN] {
+            assert!(refused(Draw { min_p_log: bad, ..draw }).contains("must be at most 0"));
+        }
+        for bad in [0.0, -0.5, 1.5, f32::NAN] {
+            assert!(refused(Draw { top_p: bad, ..draw }).contains("must be above 0 and at most 1"));
+        }
+        let wide = Tensor::f32(&[1, TOP_P_VOCABULARY + 1], &vec![0.0; TOP_P_VOCABULARY + 1]);
+        assert!(run_filtered(&wide, &[draw]).unwrap_err().contains("at most 131072 weights"));
     }
 
     /// The noise falls as its integer grows, so a class of integers is bounded by its smallest.

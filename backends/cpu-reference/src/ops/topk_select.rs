@@ -7,6 +7,7 @@
 use deepinfer_plugin_api::generated::TopkSelectArgs;
 use deepinfer_plugin_api::sdk::{Cx, Fault};
 
+use crate::order::key;
 use crate::parallel;
 
 deepinfer_plugin_api::kernel!(TopkSelect, topk_select);
@@ -29,16 +30,6 @@ fn topk_select(_: &Cx<'_>, mut a: TopkSelectArgs<'_>) -> Result<(), Fault> {
         out.iter_mut().zip(chosen).for_each(|(out, key)| *out = key as u32 as i32);
     });
     Ok(())
-}
-
-/// Larger scores have smaller keys; of equal scores the lower column has.
-#[inline]
-fn key(score: f32, column: usize) -> u64 {
-    // The sum turns -0 into +0 and changes nothing else.
-    let bits = (score + 0.0).to_bits();
-    // Bit patterns of positive values ascend with the value, those of negative values descend.
-    let ascending = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
-    u64::from(!ascending) << 32 | column as u64
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Cases of copies, norms, products, quantisation, rotation, hyper-connections and the draw.
+//! Cases of copies, norms, products, quantisation, rotation and hyper-connections.
 
 use deepinfer_ops::Format;
 use deepinfer_oracle::{Call, HostTensor, Value};
 
 use super::{Content, Generator, OpSpec, Refusal, Rows};
 
-use Content::{Equal, Huge, Infinite, Nan, Plain, Ties, Tiny, Wide, Zeros};
+use Content::{Equal, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
 
 pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
@@ -118,14 +118,6 @@ pub(crate) const SPECS: &[OpSpec] = &[
         contents: &[Plain, Wide, Zeros, Nan],
         refusals: &[],
     },
-    OpSpec {
-        name: "fused_sample",
-        generate: fused_sample,
-        rows: Rows::Any("N"),
-        empty: &["N", "V"],
-        contents: &[Plain, Wide, Ties, Equal, Zeros, Nan, Infinite],
-        refusals: &[Refusal { names: &["position"], change: |call| set_int(call, "position", 0, -1) }],
-    },
 ];
 
 /// Sets one element of an I32 argument; negative places count from the end.
@@ -237,21 +229,4 @@ fn hc_expand(g: &mut Generator) {
     g.float("y", &[t, d]);
     g.float("post", &[t, c]);
     g.float("comb", &[t, c, c]);
-}
-
-fn fused_sample(g: &mut Generator) {
-    let (n, v) = (g.rows(), g.rng.pick(&[1, 3, 31, 33, 1000]));
-    g.subject("logits", &[n, v]);
-    if g.rng.one_in(4) {
-        // A row that allows nothing.
-        let mut values = vec![0.0; n * v];
-        values[..v].fill(f32::NEG_INFINITY);
-        g.values("logits", &[n, v], &values);
-    }
-    let inverse: Vec<f32> = (0..n).map(|_| g.rng.pick(&[0.0, 1.0, 1.25, 0.001])).collect();
-    g.values("inv_temperature", &[n], &inverse);
-    let seeds: Vec<i64> = (0..n).map(|_| g.rng.next() as i64).collect();
-    g.set("seed", Value::Tensor(HostTensor::i64(&[n], &seeds)));
-    g.ints("position", &[n], |rng| rng.below(1 << 20) as i32);
-    g.out("token", &[n]);
 }

@@ -6,6 +6,7 @@ mod cache;
 mod dense;
 mod engram;
 mod moe;
+mod sample;
 mod select;
 
 use std::collections::BTreeMap;
@@ -239,7 +240,7 @@ impl Generator {
 
 /// All ops.
 pub(crate) fn specs() -> impl Iterator<Item = &'static OpSpec> {
-    [dense::SPECS, cache::SPECS, select::SPECS, moe::SPECS, engram::SPECS].into_iter().flatten()
+    [dense::SPECS, cache::SPECS, select::SPECS, moe::SPECS, engram::SPECS, sample::SPECS].into_iter().flatten()
 }
 
 /// Every combination of formats that the catalogue accepts, by argument.

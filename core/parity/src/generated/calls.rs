@@ -205,6 +205,28 @@ calls! {
         inv_temperature: tensor,
         seed: tensor,
         position: tensor,
-        token: tensor
+        token: tensor,
+        child: optional,
+        min_p_log: optional,
+        top_k: optional,
+        top_p: optional
+    }
+    adjust_logits: AdjustLogits {
+        logits: tensor,
+        bias_range: tensor,
+        bias_token: tensor,
+        bias_value: tensor,
+        repetition: tensor,
+        inv_repetition: tensor,
+        frequency: tensor,
+        presence: tensor,
+        seen_range: tensor,
+        seen_token: tensor,
+        seen_count: tensor
+    }
+    apply_token_mask: ApplyTokenMask {
+        logits: tensor,
+        mask_index: tensor,
+        masks: tensor
     }
 }

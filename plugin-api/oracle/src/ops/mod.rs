@@ -58,6 +58,8 @@ const ORACLES: &[(&str, Oracle)] = &[
     ("engram_gather", engram::engram_gather),
     ("engram_gate", engram::engram_gate),
     ("fused_sample", sample::fused_sample),
+    ("adjust_logits", sample::adjust_logits),
+    ("apply_token_mask", sample::apply_token_mask),
 ];
 
 #[cfg(test)]
