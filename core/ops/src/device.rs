@@ -36,6 +36,41 @@ pub trait Device: Dispatch {
     /// The tensor is smaller, or the device reports a fault.
     fn download(&self, tensor: &Tensor, bytes: &mut [u8]) -> Result<(), OpError>;
 
+    /// Copies `len` bytes to the start of `tensor`, in order with ops and without a wait. `write` is called once, with memory
+    /// of the host that holds anything and that the device reads when its turn comes; that memory is used again for
+    /// later uploads, so that a program which does the same again and again allocates nothing.
+    ///
+    /// A device that has no such memory waits, which is what the default does.
+    ///
+    /// # Errors
+    /// As [`Device::upload`]; a tensor that is too small is refused before `write` is called.
+    fn upload_staged_with(&self, tensor: &Tensor, len: usize, write: &mut dyn FnMut(&mut [u8])) -> Result<(), OpError> {
+        let mut bytes = vec![0; len];
+        write(&mut bytes);
+        self.upload(tensor, &bytes)
+    }
+
+    /// As [`Device::upload`], without a wait: the bytes are copied on the host first, see
+    /// [`Device::upload_staged_with`].
+    ///
+    /// # Errors
+    /// As [`Device::upload`].
+    fn upload_staged(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
+        self.upload_staged_with(tensor, bytes.len(), &mut |staged| staged.copy_from_slice(bytes))
+    }
+
+    /// Queues a copy of all of `tensor`, without its scales, to memory of the host, in order with ops and without a wait.
+    /// What comes later on this stream may overwrite the tensor. The default waits at once.
+    ///
+    /// # Errors
+    /// The device reports a fault, or has no memory for it. Faults of the work before the copy come from
+    /// [`Download::wait`].
+    fn download_later(&self, tensor: &Tensor) -> Result<Box<dyn Download>, OpError> {
+        let mut bytes = vec![0; tensor.bytes()];
+        self.download(tensor, &mut bytes)?;
+        Ok(Box::new(Arrived(bytes)))
+    }
+
     /// Sets every byte of `tensor`'s memory, in order with ops.
     ///
     /// # Errors
@@ -54,4 +89,35 @@ pub trait Device: Dispatch {
     /// # Errors
     /// The device does not answer.
     fn memory(&self) -> Result<(u64, u64), OpError>;
+}
+
+/// Bytes on their way to the host, of [`Device::download_later`]. Dropping it does not wait, nor take the copy back.
+pub trait Download {
+    /// Whether [`Download::wait`] would return at once; does not block.
+    ///
+    /// # Errors
+    /// As [`Download::wait`].
+    fn is_done(&mut self) -> Result<bool, OpError>;
+
+    /// Blocks until the bytes are there, and with them everything that was queued before the copy. Called again, it gives
+    /// the same answer without a wait.
+    ///
+    /// # Errors
+    /// The first fault of that work which no other wait has reported; the bytes are then undefined. Work that was queued
+    /// after the copy may have failed for the same reason and reports that itself. After [`OpError::DeviceLost`] nothing on
+    /// this device works.
+    fn wait(&mut self) -> Result<&[u8], OpError>;
+}
+
+/// A download that is over.
+struct Arrived(Vec<u8>);
+
+impl Download for Arrived {
+    fn is_done(&mut self) -> Result<bool, OpError> {
+        Ok(true)
+    }
+
+    fn wait(&mut self) -> Result<&[u8], OpError> {
+        Ok(&self.0)
+    }
 }

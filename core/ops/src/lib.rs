@@ -25,7 +25,7 @@ pub mod args {
 pub use arena::{Arena, Mark};
 pub use call::{OpCall, Place};
 pub use deepinfer_plugin_api::{ArgError, CacheFormat, Format, OpInfo};
-pub use device::{Device, Dispatch};
+pub use device::{Device, Dispatch, Download};
 pub use error::{OpError, Promise};
 pub use tensor::{Allocation, Tensor};
 pub use traits::Ops;
