@@ -141,6 +141,16 @@ fn copies_within_a_device_and_between_two() {
     assert_eq!(read(&there, &far), [1., 2., 3., 4., 5., 6.]);
     assert_eq!(probe(&path, "probe_live_buffers"), before - 1);
 
+    // So it does when the copy was recorded, and the list is gone before its work is done.
+    let source = floats(&here, &[2, 3], &[7.0; 6]);
+    let list = there.record(|| there.copy(&far, &source)).unwrap();
+    there.launch(&list).unwrap();
+    drop((list, source));
+    here.synchronize().unwrap();
+    assert_eq!(probe(&path, "probe_live_buffers"), before);
+    assert_eq!(read(&there, &far), [7.0; 6]);
+    assert_eq!(probe(&path, "probe_live_buffers"), before - 1);
+
     for (target, source, part) in [
         (&far, &near, "target lies on device 1"),
         (&near.rows(0, 1), &near, "target is F32[1, 3]"),

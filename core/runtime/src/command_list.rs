@@ -38,6 +38,8 @@ pub struct CommandList {
     _plans: Vec<Arc<Plan>>,
     _workspace: Option<Buffer>,
     _memory: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Memory of other devices, which the stream keeps until a launch is done, should the list be dropped before.
+    peers: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: the pointers lead to memory that the list owns and to the plugin's objects, which the thread that uses the
@@ -132,6 +134,7 @@ impl CommandList {
 
     /// Queues all of it.
     pub(crate) fn launch(&self, stream: &Stream) -> Result<(), Launch<'_>> {
+        self.peers.iter().for_each(|owner| stream.keep(owner.clone()));
         if let Some(graph) = &self.graph {
             // SAFETY: the graph was made for this backend, and all that it touches is alive with the list.
             return match unsafe { take_error((graph.launch)(stream.opened.backend.raw, graph.exec, stream.for_work())) }
@@ -269,6 +272,7 @@ pub(crate) struct Recorder {
     storage: Storage,
     plans: Vec<Arc<Plan>>,
     memory: HashMap<*const (), Arc<dyn Any + Send + Sync>>,
+    peers: Vec<Arc<dyn Any + Send + Sync>>,
     /// Argument structs that get the workspace, and the bytes that their plans want.
     wants_workspace: Vec<(*mut DiOpHeader, u64)>,
     workspace_align: u64,
@@ -320,6 +324,11 @@ impl Recorder {
         }
     }
 
+    /// Keeps memory of another device.
+    pub(crate) fn keep_peer(&mut self, tensor: &Tensor) {
+        self.peers.push(tensor.memory().owner);
+    }
+
     /// Keeps all memory of a call.
     pub(crate) fn keep_all(&mut self, call: &dyn OpCall) {
         call.tensors(&mut |_, tensor| self.keep(tensor));
@@ -356,6 +365,7 @@ impl Recorder {
             _plans: self.plans,
             _workspace: workspace,
             _memory: self.memory.into_values().collect(),
+            peers: self.peers,
         };
         let backend = stream.opened.backend;
         match (backend.graph(), self.not_capturable) {

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use deepinfer_ops::{Allocation, ArgError, Device, Dispatch, OpCall, OpError, Place, Promise, Tensor};
+use deepinfer_ops::{Allocation, ArgError, Device, Dispatch, Download, OpCall, OpError, Place, Promise, Tensor};
 use deepinfer_plugin_api::OpInfo;
 use deepinfer_plugin_api::abi::{
     DI_COPY_D2D, DI_COPY_D2H, DI_COPY_H2D, DI_COPY_P2P, DI_E_OOM, DI_E_UNSUPPORTED, DiError, DiOpHeader,
@@ -150,6 +150,13 @@ impl OpenDevice {
 
     fn wait(&self) -> Result<(), OpError> {
         self.stream.synchronize().map_err(|e| self.error("stream_sync", 0, &e))
+    }
+
+    /// How often the host has blocked for this stream: in [`OpenDevice::synchronize`], uploads and downloads of
+    /// [`Device`], [`Download::wait`], allocations that had to free memory first, and staged uploads that found too many
+    /// others pending. [`Event::wait`] is not counted: an event is of no handle.
+    pub fn blocking_waits(&self) -> u64 {
+        self.stream.in_flight.waits()
     }
 
     /// Marks the present end of this stream's work.
@@ -296,23 +303,12 @@ impl OpenDevice {
         }
     }
 
-    #[cold]
     fn error(&self, what: &str, bytes: u64, error: &PluginError) -> OpError {
-        let backend = self.loaded_backend();
-        let origin = if error.origin.is_empty() { format!("{}/{what}", backend.name()) } else { error.origin.clone() };
-        if error.is_lasting() {
-            let text = format!("{origin}: {error}");
-            return OpError::DeviceLost(self.stream.opened.lost.get_or_init(|| text).clone());
-        }
-        match error.code {
-            DI_E_UNSUPPORTED => self.unsupported(what, error.to_string()),
-            DI_E_OOM => OpError::OutOfMemory { bytes, reason: format!("{origin}: {error}") },
-            _ => OpError::Backend { origin, message: error.to_string() },
-        }
+        op_error(&self.stream.opened, what, bytes, error)
     }
 
     fn unsupported(&self, op: &str, reason: String) -> OpError {
-        OpError::Unsupported { backend: self.loaded_backend().name().to_owned(), op: op.to_owned(), reason }
+        unsupported(self.loaded_backend(), op, reason)
     }
 
     /// An error of `run`. The time to decline a call is over: an implementation that does so now has not kept its word.
@@ -548,6 +544,48 @@ impl Device for OpenDevice {
         copied.and(self.wait())
     }
 
+    fn upload_staged_with(&self, tensor: &Tensor, len: usize, write: &mut dyn FnMut(&mut [u8])) -> Result<(), OpError> {
+        self.check_extent("upload", "an upload", tensor, len)?;
+        if len == 0 {
+            write(&mut []);
+            return Ok(());
+        }
+        if self.stream.in_flight.is_full() {
+            self.wait()?;
+        }
+        let mut bytes = self.stream.in_flight.bytes(&self.stream.opened, len);
+        write(&mut bytes[..len]);
+        let target = std::ptr::with_exposed_provenance_mut(tensor.address());
+        // SAFETY: the target is within the tensor's memory on this device; the source is kept below until the stream has
+        // passed the copy, and nobody writes to it before.
+        let error = unsafe { self.copy_raw(target, bytes.as_ptr().cast(), len, DI_COPY_H2D) };
+        self.stream.in_flight.keep_bytes(bytes);
+        self.check("copy", 0, error)
+    }
+
+    fn download_later(&self, tensor: &Tensor) -> Result<Box<dyn Download>, OpError> {
+        self.check_extent("download", "a download", tensor, 0)?;
+        if self.stream.in_flight.is_full() {
+            self.wait()?;
+        }
+        let len = tensor.bytes();
+        let mut bytes = self.stream.in_flight.bytes(&self.stream.opened, len);
+        if len > 0 {
+            let source = std::ptr::with_exposed_provenance::<c_void>(tensor.address());
+            // SAFETY: as in `upload_staged_with`, with the sides exchanged.
+            let error = unsafe { self.copy_raw(bytes.as_mut_ptr().cast(), source, len, DI_COPY_D2H) };
+            if let Err(error) = self.check("copy", 0, error) {
+                self.stream.in_flight.keep_bytes(bytes);
+                return Err(error);
+            }
+        }
+        // The tensor may be dropped: its memory is freed once the stream has passed the copy.
+        match self.stream.finish_download(bytes, len) {
+            Ok(download) => Ok(Box::new(download)),
+            Err((function, error)) => Err(self.error(function, 0, &error)),
+        }
+    }
+
     fn fill(&self, tensor: &Tensor, byte: u8) -> Result<(), OpError> {
         self.alive()?;
         self.is_here("fill", "tensor", tensor)?;
@@ -571,9 +609,12 @@ impl Device for OpenDevice {
         let kind = if peer == self.place { DI_COPY_D2D } else { DI_COPY_P2P };
         let scales = target.scale().zip(source.scale());
         for (target, source) in std::iter::once((target, source)).chain(scales).filter(|(t, _)| t.bytes() > 0) {
-            if kind == DI_COPY_P2P && !self.is_recording.get() {
+            if kind == DI_COPY_P2P {
                 // The other device does not know of this stream's work.
-                self.stream.keep(source.memory().owner);
+                match &mut *self.recorder.borrow_mut() {
+                    Some(recorder) => recorder.keep_peer(source),
+                    None => self.stream.keep(source.memory().owner),
+                }
             }
             let work = Work::Copy {
                 target: std::ptr::with_exposed_provenance_mut(target.address()),
@@ -597,6 +638,27 @@ impl Device for OpenDevice {
         self.check("device_mem_info", 0, error)?;
         Ok((free, total))
     }
+}
+
+/// An error of the plugin as the core's; `what` was called, for `bytes` bytes. One that lasts is that of the device from
+/// here on.
+#[cold]
+pub(crate) fn op_error(opened: &Opened, what: &str, bytes: u64, error: &PluginError) -> OpError {
+    let backend = opened.backend;
+    let origin = if error.origin.is_empty() { format!("{}/{what}", backend.name()) } else { error.origin.clone() };
+    if error.is_lasting() {
+        let text = format!("{origin}: {error}");
+        return OpError::DeviceLost(opened.lost.get_or_init(|| text).clone());
+    }
+    match error.code {
+        DI_E_UNSUPPORTED => unsupported(backend, what, error.to_string()),
+        DI_E_OOM => OpError::OutOfMemory { bytes, reason: format!("{origin}: {error}") },
+        _ => OpError::Backend { origin, message: error.to_string() },
+    }
+}
+
+fn unsupported(backend: &LoadedBackend, op: &str, reason: String) -> OpError {
+    OpError::Unsupported { backend: backend.name().to_owned(), op: op.to_owned(), reason }
 }
 
 /// Source and target of a copy have one shape and format, and no gaps.
