@@ -20,6 +20,7 @@ mod elf;
 mod find;
 mod host;
 mod implementations;
+mod in_flight;
 mod layers;
 mod lifecycle;
 mod load;

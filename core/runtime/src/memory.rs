@@ -46,7 +46,7 @@ pub(crate) struct Progress {
     /// Whether work may have been queued since the last wait. Set by the thread that uses the stream before it queues,
     /// which is before it can drop what the work touches; who retires that later therefore sees it.
     busy: AtomicBool,
-    /// Retirements up to this number were before the last wait began.
+    /// Retirements up to this number were before the last wait began, or before an event that has passed.
     passed: AtomicU64,
 }
 
@@ -103,7 +103,13 @@ impl Opened {
     /// A wait for a stream is over that began at `since`.
     pub(crate) fn passed(&self, progress: &Progress, since: u64) {
         progress.busy.store(false, Ordering::Release);
-        progress.passed.store(since, Ordering::Release);
+        self.passed_event(progress, since);
+    }
+
+    /// An event of a stream has passed that was recorded after `since`; what came later may be pending.
+    pub(crate) fn passed_event(&self, progress: &Progress, since: u64) {
+        // Events may be looked at late, after a wait for the stream.
+        progress.passed.fetch_max(since, Ordering::AcqRel);
         self.collect();
     }
 

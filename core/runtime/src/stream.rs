@@ -3,13 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use deepinfer_plugin_api::abi::{DI_SPACE_HOST_PINNED, DiEvent, DiStream};
 
 use crate::backend::{PluginError, call};
+use crate::in_flight::{InFlight, PendingDownload};
 use crate::memory::{Buffer, Opened, Progress, Retired};
 use crate::raw::take_error;
 
@@ -18,8 +18,8 @@ pub(crate) struct Stream {
     pub(crate) opened: Arc<Opened>,
     pub(crate) raw: *mut DiStream,
     pub(crate) progress: Arc<Progress>,
-    /// What queued work reads and no other owner need keep; let go at the next wait.
-    kept: RefCell<Vec<Arc<dyn Any + Send + Sync>>>,
+    /// What queued work touches and no other owner need keep.
+    pub(crate) in_flight: Arc<InFlight>,
 }
 
 // SAFETY: the header lets a stream be used from any thread, one at a time; the type is not `Sync`.
@@ -34,7 +34,7 @@ impl Stream {
             Some(error) => Err(error),
             None => {
                 let progress = opened.add_stream();
-                Ok(Self { opened, raw, progress, kept: RefCell::default() })
+                Ok(Self { opened, raw, progress, in_flight: Arc::default() })
             }
         }
     }
@@ -48,12 +48,37 @@ impl Stream {
 
     /// Keeps something alive until the work queued so far is done.
     pub(crate) fn keep(&self, what: Arc<dyn Any + Send + Sync>) {
-        self.kept.borrow_mut().push(what);
+        self.in_flight.keep(what);
     }
 
     /// Whether work may be pending.
     pub(crate) fn is_busy(&self) -> bool {
         self.progress.is_busy()
+    }
+
+    /// Ends a download whose copy to the first `len` of `bytes` was queued: marks the present end of the stream's work.
+    pub(crate) fn finish_download(
+        &self,
+        bytes: HostBytes,
+        len: usize,
+    ) -> Result<PendingDownload, (&'static str, PluginError)> {
+        // Before the event is recorded: what is dropped later may still be touched behind it.
+        let since = self.opened.now();
+        let event = match self.in_flight.event() {
+            None => Event::record(self),
+            Some(event) => event.record_again(self).map(|()| event),
+        };
+        match event {
+            Ok(event) => {
+                let mark = self.in_flight.mark();
+                let shared = (&self.opened, &self.progress, &self.in_flight);
+                Ok(PendingDownload::new(shared, (mark, since), (bytes, event), len))
+            }
+            Err(error) => {
+                self.in_flight.keep_bytes(bytes);
+                Err(error)
+            }
+        }
     }
 
     /// Waits until the stream has run dry, and gives back what was only kept for its work.
@@ -62,10 +87,11 @@ impl Stream {
     /// The first fault of the work that was waited for.
     pub(crate) fn synchronize(&self) -> Result<(), PluginError> {
         let since = self.opened.now();
+        self.in_flight.count_wait();
         // SAFETY: the stream is alive, and this thread alone uses it, as the type is not `Sync`.
         let fault = unsafe { take_error(call!(self.opened.backend, stream_sync, self.raw)) };
         // After a fault, too: the work is over, however it ended.
-        self.kept.borrow_mut().clear();
+        self.in_flight.passed_all();
         self.opened.passed(&self.progress, since);
         fault.map_or(Ok(()), Err)
     }
@@ -106,12 +132,16 @@ impl Event {
         {
             return Err(("event_create", error));
         }
-        let mark = Mark { opened: opened.clone(), raw };
+        let event = Event(Arc::new(Mark { opened: opened.clone(), raw }));
+        event.record_again(stream).map(|()| event)
+    }
+
+    /// Moves the event to the present end of a stream's work.
+    fn record_again(&self, stream: &Stream) -> Result<(), (&'static str, PluginError)> {
+        let Mark { opened, raw } = &*self.0;
         // SAFETY: event and stream are alive; this thread alone uses the stream.
-        match unsafe { take_error(call!(opened.backend, event_record, raw, stream.for_work())) } {
-            Some(error) => Err(("event_record", error)),
-            None => Ok(Event(Arc::new(mark))),
-        }
+        let error = unsafe { take_error(call!(opened.backend, event_record, *raw, stream.for_work())) };
+        error.map_or(Ok(()), |error| Err(("event_record", error)))
     }
 
     /// The plugin's event.
