@@ -137,6 +137,8 @@ pub struct RequestState {
     pub compressor_bytes: usize,
     /// Compressed token ids that the next n-grams begin with.
     pub ngram_history_bytes: usize,
+    /// All of it without the drafter's part, in the slot where it lies, alignment included.
+    pub slot_bytes: usize,
 }
 
 impl RequestState {
@@ -145,23 +147,93 @@ impl RequestState {
         let entries = ring_entries(config.sliding_window, rollback);
         let ring = entries * formats.window.entry_bytes(config.head_dim);
         let pooling = config.kv_source_layer_ids.iter().map(|&layer| config.compress_ratios[layer]).filter(|&r| r > 1);
-        // A group that a rejected token completed is pooled again, so its members stay until no rollback reaches them.
-        let compressor_rows: usize = pooling.map(|ratio| ratio + rollback.saturating_sub(1)).sum();
-        let history = if config.engram_layer_ids.is_empty() { 0 } else { config.engram_max_ngram_size - 1 };
+        let compressor_rows: usize = pooling.map(|ratio| open_group_rows(ratio, rollback)).sum();
         Self {
             ring_entries: entries,
             window_ring_bytes: config.num_hidden_layers * ring,
             draft_ring_bytes: config.draft_stages() * ring,
             compressor_bytes: compressor_rows * 2 * config.head_dim * size_of::<f32>(),
-            ngram_history_bytes: history * size_of::<i32>(),
+            ngram_history_bytes: ngram_history(config) * size_of::<i32>(),
+            slot_bytes: StateLayout::new(config, formats, rollback).bytes,
         }
     }
 
-    /// Bytes of the state without and with the drafter's part.
+    /// Bytes of a slot without and with the drafter's part.
     pub fn total_bytes(&self, with_drafter: bool) -> usize {
-        let drafter = if with_drafter { self.draft_ring_bytes } else { 0 };
-        self.window_ring_bytes + drafter + self.compressor_bytes + self.ngram_history_bytes
+        self.slot_bytes + if with_drafter { self.draft_ring_bytes } else { 0 }
     }
+}
+
+/// Where the parts of a request's state lie in its slot. A slot is one piece of memory, so that a copy of it is one copy.
+/// Offsets are in bytes from the start of the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateLayout {
+    /// Bytes of a window ring; that of layer `l` begins at [`StateLayout::window_offset`].
+    pub ring_bytes: usize,
+    /// Bytes from ring to ring.
+    pub ring_stride: usize,
+    /// Rings of gates and latents, for sources that pool positions, in order of layer.
+    pub open_groups: Vec<OpenGroups>,
+    /// Begin of the n-gram history, I32; absent without Engram layers.
+    pub history_offset: Option<usize>,
+    /// Bytes of a slot, alignment included.
+    pub bytes: usize,
+}
+
+/// The ring of a source that pools positions, `[rows, 2, head_dim]` F32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenGroups {
+    /// The layer that writes it.
+    pub layer: usize,
+    /// Positions that it holds.
+    pub rows: usize,
+    /// Its begin.
+    pub offset: usize,
+}
+
+impl StateLayout {
+    /// The slot of a model of `config` with window rings in `formats`, for rollbacks of at most `rollback` positions.
+    pub fn new(config: &ModelConfig, formats: CacheFormats, rollback: usize) -> Self {
+        let entry = formats.window.entry_bytes(config.head_dim);
+        let ring_bytes = ring_entries(config.sliding_window, rollback) * entry;
+        let ring_stride = ring_bytes.next_multiple_of(PART_ALIGNMENT);
+        let mut end = config.num_hidden_layers * ring_stride;
+        let mut take = |bytes: usize| {
+            let offset = end.next_multiple_of(PART_ALIGNMENT);
+            end = offset + bytes;
+            offset
+        };
+        let mut open_groups = Vec::new();
+        for &layer in &config.kv_source_layer_ids {
+            let ratio = config.compress_ratios[layer];
+            if ratio > 1 {
+                let rows = open_group_rows(ratio, rollback);
+                let offset = take(rows * 2 * config.head_dim * size_of::<f32>());
+                open_groups.push(OpenGroups { layer, rows, offset });
+            }
+        }
+        let history = ngram_history(config) * size_of::<i32>();
+        let history_offset = (history > 0).then(|| take(history));
+        // As with pages: whole window entries and whole lines of memory.
+        let bytes = end.next_multiple_of(least_common_multiple(PAGE_ALIGNMENT, entry));
+        Self { ring_bytes, ring_stride, open_groups, history_offset, bytes }
+    }
+
+    /// Begin of the window ring of a layer.
+    pub fn window_offset(&self, layer: usize) -> usize {
+        layer * self.ring_stride
+    }
+}
+
+/// Positions that the ring of a pooling source holds. A group that a rejected token completed is pooled again, so its
+/// members stay until no rollback reaches them.
+fn open_group_rows(ratio: usize, rollback: usize) -> usize {
+    ratio + rollback.saturating_sub(1)
+}
+
+/// Compressed ids that the next n-grams begin with.
+fn ngram_history(config: &ModelConfig) -> usize {
+    if config.engram_layer_ids.is_empty() { 0 } else { config.engram_max_ngram_size - 1 }
 }
 
 fn least_common_multiple(a: usize, b: usize) -> usize {

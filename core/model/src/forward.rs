@@ -15,7 +15,9 @@ mod engram;
 mod hyper_connection;
 mod moe;
 mod select;
+mod tokens;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use deepinfer_ops::args::{Gather, Linear, Quantize, RmsNorm, Rope};
@@ -27,11 +29,12 @@ use crate::config::ModelConfig;
 use crate::numerics::Numerics;
 use crate::rope;
 use crate::state::KvCache;
-use crate::step::{RequestRows, Step};
+use crate::step::{Pack, RequestRows, Step, StepInput};
 use crate::weights::{LoadError, Weights};
 
 use self::engram::EngramTables;
 use self::select::Selections;
+use self::tokens::Vocabulary;
 
 /// Sees intermediate tensors by name, and may overwrite them: `layers.3.stream_in`, `layers.3.pre`,
 /// `layers.3.attn.in`, `layers.3.attn.out`, `layers.3.ffn.in`, `layers.3.ffn.out`, `layers.3.topk`, `final_norm`.
@@ -54,7 +57,10 @@ pub struct Model {
     engram: Option<EngramTables>,
     window_frequencies: Tensor,
     compressed_frequencies: Tensor,
+    vocabulary: Vocabulary,
     arena: Arena,
+    /// Host side of a step, kept for the next one.
+    pack: RefCell<Pack>,
 }
 
 impl Model {
@@ -84,9 +90,21 @@ impl Model {
         };
         let window_frequencies = on_device(rope::window_frequencies(&config))?;
         let compressed_frequencies = on_device(rope::compressed_frequencies(&config))?;
-        let arena = Arena::new(device.clone());
-        let model =
-            Self { device, config, numerics, weights, engram, window_frequencies, compressed_frequencies, arena };
+        let vocabulary = Vocabulary::new(&device, config.vocab_size)
+            .map_err(|source| LoadError::Device { tensor: "token ids".to_owned(), source })?;
+        let (arena, pack) = (Arena::new(device.clone()), RefCell::default());
+        let model = Self {
+            device,
+            config,
+            numerics,
+            weights,
+            engram,
+            window_frequencies,
+            compressed_frequencies,
+            vocabulary,
+            arena,
+            pack,
+        };
         Ok((model, warnings))
     }
 
@@ -110,15 +128,13 @@ impl Model {
         &self.arena
     }
 
-    /// Runs the rows of a step and returns their logits, `[logit_rows.len(), vocab]` F32, valid until the next step.
-    /// Caches are read and extended. The results of a request do not depend on the others, nor on how its tokens are
-    /// divided into steps.
+    /// Runs the rows of a step whose tokens are all on the host; see [`Model::enqueue`].
     ///
     /// # Errors
-    /// The device reports a fault; the caches of these requests are then undefined.
+    /// As [`Model::enqueue`], or those of the probe.
     ///
     /// # Panics
-    /// If a request has no tokens, a token or slot or page that does not exist, or too few pages.
+    /// As [`Model::enqueue`].
     pub fn step(
         &self,
         cache: &KvCache,
@@ -126,16 +142,42 @@ impl Model {
         logit_rows: &[usize],
         probe: Option<&mut dyn Probe>,
     ) -> Result<Tensor, OpError> {
-        self.assert_valid(cache, requests);
+        self.run(cache, &StepInput { requests, logit_rows, device_tokens: None }, probe)
+    }
+
+    /// Queues a step on the device's stream and returns its logits, `[logit_rows.len(), vocab]` F32. Nothing is waited for,
+    /// so that steps can be queued while others run.
+    ///
+    /// The logits are valid for what is queued before the next step: the memory of temporaries is that of the next step, too.
+    /// Caches are read and extended. The results of a request do not depend on the others, nor on how its tokens are divided
+    /// into steps.
+    ///
+    /// # Errors
+    /// A call is refused, or the device reports a fault, maybe of earlier work; the caches of these requests are then
+    /// undefined. Faults of this step come from the next wait.
+    ///
+    /// # Panics
+    /// If a request has no tokens, a token or slot or page that does not exist, or too few pages; if device tokens name rows
+    /// or indices that do not exist.
+    pub fn enqueue(&self, cache: &KvCache, input: &StepInput<'_>) -> Result<Tensor, OpError> {
+        self.run(cache, input, None)
+    }
+
+    fn run(&self, cache: &KvCache, input: &StepInput<'_>, probe: Option<&mut dyn Probe>) -> Result<Tensor, OpError> {
+        self.assert_valid(cache, input);
         self.arena.rewind(self.arena.start());
         let device = self.device.as_ref();
-        let step = Step::upload(device, &self.arena, &self.config, cache, requests, logit_rows)?;
+        let mut pack = self.pack.borrow_mut();
+        let mut step = Step::upload((device, &self.arena, &mut *pack), &self.config, cache, input)?;
+        if let (Some(late), Some(tokens)) = (&step.late_tokens, &input.device_tokens) {
+            step.token_ids = self.vocabulary.resolve(device, &self.arena, late, tokens.ids)?;
+        }
         let run = Run { model: self, device, cache, step: &step, arena: &self.arena };
         run.forward(probe)
     }
 
-    fn assert_valid(&self, cache: &KvCache, requests: &[RequestRows<'_>]) {
-        for request in requests {
+    fn assert_valid(&self, cache: &KvCache, input: &StepInput<'_>) {
+        for request in input.requests {
             assert!(!request.tokens.is_empty(), "a request of a step has at least one row");
             assert!(
                 request.tokens.iter().all(|&t| (t as usize) < self.config.vocab_size),
@@ -146,6 +188,18 @@ impl Model {
             let needed = KvCache::pages_for(request.start + request.tokens.len());
             assert!(request.pages.len() >= needed, "{} pages for {needed}", request.pages.len());
         }
+        let rows = input.rows();
+        if let Some(tokens) = &input.device_tokens {
+            let ids = tokens.ids;
+            assert!(
+                ids.format() == Some(Format::I32) && ids.shape().len() == 1,
+                "device tokens are I32[n], not {ids:?}"
+            );
+            for &(row, index) in tokens.rows {
+                assert!(row < rows && index < ids.dim(0), "row {row} of {rows} takes token {index} of {ids:?}");
+            }
+        }
+        assert!(input.logit_rows.iter().all(|&row| row < rows), "logit rows are below {rows}");
     }
 }
 

@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod numerics;
 mod numpy_rng;
 pub mod rope;
+mod saved_state;
 mod state;
 mod step;
 pub mod tokenizer;
@@ -20,6 +21,7 @@ mod weights;
 
 pub use forward::{Model, Probe};
 pub use numerics::Numerics;
+pub use saved_state::StateStore;
 pub use state::KvCache;
-pub use step::RequestRows;
+pub use step::{DeviceTokens, RequestRows, StepInput};
 pub use weights::LoadError;

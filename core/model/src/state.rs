@@ -5,7 +5,7 @@ use std::rc::Rc;
 use deepinfer_ops::{CacheFormat, Device, Format, OpError, Tensor};
 
 use crate::cache_format::{
-    CacheFormats, DEFAULT_BACKTRACKING, DEFAULT_DRAFT_TOKENS, PAGE_TOKENS, PageLayout, RequestState, ring_entries,
+    CacheFormats, DEFAULT_BACKTRACKING, DEFAULT_DRAFT_TOKENS, PAGE_TOKENS, PageLayout, StateLayout, ring_entries,
     rollback_positions,
 };
 use crate::config::ModelConfig;
@@ -15,6 +15,8 @@ use crate::numerics::Numerics;
 pub(crate) const ROLLBACK: usize = rollback_positions(DEFAULT_BACKTRACKING, DEFAULT_DRAFT_TOKENS);
 
 /// The caches of all requests on one device.
+///
+/// A page and a state slot are one piece of memory each; what a layer reads of them is a view with gaps.
 pub struct KvCache {
     pub(crate) formats: CacheFormats,
     /// Entries of a window ring.
@@ -25,9 +27,10 @@ pub struct KvCache {
     pub(crate) sources: Vec<Option<SourceCache>>,
     /// Compressed ids of the last tokens, `[slots, n - 1]`; absent without Engram layers.
     pub(crate) history: Option<Tensor>,
-    pages: usize,
-    slots: usize,
-    bytes: usize,
+    /// All pages, `[pages, page bytes]` U8.
+    all_pages: Tensor,
+    /// All state slots, `[slots, slot bytes]` U8.
+    all_slots: Tensor,
 }
 
 /// The part of the pages that one KV source writes.
@@ -55,44 +58,40 @@ impl KvCache {
         slots: usize,
     ) -> Result<Self, OpError> {
         let formats = numerics.cache_formats(config);
-        let layout = PageLayout::new(config, formats);
-        let ring = ring_entries(config.sliding_window, ROLLBACK);
-        let mut bytes = 0;
-        let mut tensor = |format: Format, shape: &[usize]| {
-            let size = Tensor::bytes_of(format, shape);
-            bytes += size;
-            Ok::<_, OpError>(Tensor::plain(&device.allocate(size)?, 0, format, shape))
-        };
-        let all_pages = tensor(Format::U8, &[pages, layout.bytes])?;
-        let ring_bytes = ring * formats.window.entry_bytes(config.head_dim);
+        let (page, state) = (PageLayout::new(config, formats), StateLayout::new(config, formats, ROLLBACK));
+        let all_pages = bytes_on(device, pages, page.bytes)?;
+        let all_slots = bytes_on(device, slots, state.bytes)?;
+
         let windows = (0..config.num_hidden_layers)
-            .map(|_| tensor(Format::U8, &[slots, ring_bytes]))
-            .collect::<Result<Vec<_>, _>>()?;
+            .map(|layer| all_slots.columns(state.window_offset(layer), state.ring_bytes))
+            .collect();
+        // A part of every slot, as numbers of four bytes.
+        let part = |format: Format, offset: usize, shape: &[usize]| {
+            let words = all_slots.bytes().saturating_sub(offset) / 4;
+            let mut dims = vec![slots];
+            dims.extend(shape);
+            let mut strides = vec![1; dims.len()];
+            for dim in (1..dims.len() - 1).rev() {
+                strides[dim] = strides[dim + 1] * dims[dim + 1];
+            }
+            strides[0] = state.bytes / 4;
+            Tensor::plain(&all_slots.memory(), offset, format, &[words]).with_strides(&dims, &strides)
+        };
         let mut sources: Vec<Option<SourceCache>> = (0..config.num_hidden_layers).map(|_| None).collect();
-        for part in &layout.sources {
-            let ratio = config.compress_ratios[part.layer];
-            let open_groups = if ratio > 1 {
-                // A group that a rejected token completed is pooled again, so its members stay that long.
-                let rows = ratio + ROLLBACK.saturating_sub(1);
-                Some(tensor(Format::F32, &[slots, rows, 2, config.head_dim])?)
-            } else {
-                None
-            };
-            sources[part.layer] = Some(SourceCache {
-                entries: part.entries,
-                main: all_pages.columns(part.main_offset, part.main_bytes),
+        for source in &page.sources {
+            let groups = state.open_groups.iter().find(|groups| groups.layer == source.layer);
+            sources[source.layer] = Some(SourceCache {
+                entries: source.entries,
+                main: all_pages.columns(source.main_offset, source.main_bytes),
                 main_format: formats.main,
-                keys: all_pages.columns(part.index_offset, part.index_bytes),
+                keys: all_pages.columns(source.index_offset, source.index_bytes),
                 keys_format: formats.index,
-                open_groups,
+                open_groups: groups.map(|g| part(Format::F32, g.offset, &[g.rows, 2, config.head_dim])),
             });
         }
-        let history = if config.engram_layer_ids.is_empty() {
-            None
-        } else {
-            Some(tensor(Format::I32, &[slots, config.engram_max_ngram_size - 1])?)
-        };
-        let cache = Self { formats, ring, windows, sources, history, pages, slots, bytes };
+        let history = state.history_offset.map(|at| part(Format::I32, at, &[config.engram_max_ngram_size - 1]));
+        let ring = ring_entries(config.sliding_window, ROLLBACK);
+        let cache = Self { formats, ring, windows, sources, history, all_pages, all_slots };
         for slot in 0..slots {
             cache.reset_slot(device.as_ref(), slot)?;
         }
@@ -101,10 +100,17 @@ impl KvCache {
 
     /// Device bytes of caches with this much room, without making them.
     pub fn bytes_for(config: &ModelConfig, numerics: &Numerics, pages: usize, slots: usize) -> u64 {
-        let formats = numerics.cache_formats(config);
-        let page = PageLayout::new(config, formats).bytes as u64;
-        let state = RequestState::new(config, formats, ROLLBACK).total_bytes(false) as u64;
-        pages as u64 * page + slots as u64 * state
+        pages as u64 * Self::page_bytes(config, numerics) + slots as u64 * Self::slot_bytes(config, numerics)
+    }
+
+    /// Device bytes of a page.
+    pub fn page_bytes(config: &ModelConfig, numerics: &Numerics) -> u64 {
+        PageLayout::new(config, numerics.cache_formats(config)).bytes as u64
+    }
+
+    /// Device bytes of a state slot, and of a copy of one.
+    pub fn slot_bytes(config: &ModelConfig, numerics: &Numerics) -> u64 {
+        StateLayout::new(config, numerics.cache_formats(config), ROLLBACK).bytes as u64
     }
 
     /// Pages that a sequence of `tokens` needs.
@@ -112,8 +118,8 @@ impl KvCache {
         tokens.div_ceil(PAGE_TOKENS)
     }
 
-    /// Prepares a state slot for a new request: no token precedes its first one. Rings need no clearing, since positions
-    /// say which of their entries exist.
+    /// Prepares a state slot for a new request, in order with steps and without a wait: no token precedes its first one.
+    /// Rings need no clearing, since positions say which of their entries exist.
     ///
     /// # Errors
     /// The device reports a fault.
@@ -128,18 +134,42 @@ impl KvCache {
         }
     }
 
+    /// Copies a page, in order with steps and without a wait.
+    ///
+    /// # Errors
+    /// The device reports a fault.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    pub fn copy_page(&self, device: &dyn Device, from: usize, to: usize) -> Result<(), OpError> {
+        device.copy(&self.all_pages.rows(to, 1), &self.all_pages.rows(from, 1))
+    }
+
+    /// The state slot of a request: all that it leaves on the device besides its pages, `[1, slot bytes]` U8.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn slot(&self, slot: usize) -> Tensor {
+        self.all_slots.rows(slot, 1)
+    }
+
     /// Pages.
     pub fn pages(&self) -> usize {
-        self.pages
+        self.all_pages.dim(0)
     }
 
     /// State slots.
     pub fn slots(&self) -> usize {
-        self.slots
+        self.all_slots.dim(0)
     }
 
     /// Bytes of device memory.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.all_pages.bytes() + self.all_slots.bytes()
     }
+}
+
+/// Rows of bytes that have an allocation of their own.
+pub(crate) fn bytes_on(device: &Rc<dyn Device>, rows: usize, bytes: usize) -> Result<Tensor, OpError> {
+    Ok(Tensor::plain(&device.allocate(rows * bytes)?, 0, Format::U8, &[rows, bytes]))
 }

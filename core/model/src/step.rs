@@ -1,20 +1,28 @@
 //! One step of the model: which rows of which requests run, and all that kernels need to know about them.
 //!
-//! Everything is computed on the host from positions and page tables, packed into one buffer and uploaded at once. Row t
-//! of a step is one token; the rows of a request follow each other.
+//! Everything is computed on the host from positions and page tables, packed into one buffer that is used again step after
+//! step, and uploaded at once and without a wait. Row t of a step is one token; the rows of a request follow each other.
 
-use std::collections::{BTreeMap, TryReserveError};
+mod pack;
 
-use deepinfer_ops::{Arena, Device, Format, OpError, Tensor};
+use std::collections::BTreeMap;
+
+use deepinfer_ops::{Arena, Device, OpError, Tensor};
 
 use crate::cache_format::PAGE_TOKENS;
 use crate::config::ModelConfig;
 use crate::state::KvCache;
 
+use self::pack::{At, Uploaded, fill_run, store};
+
+pub(crate) use self::pack::Pack;
+
 /// The rows of one request in a step.
+///
+/// Rows that only pad a step are a request, too, of a slot and a page that nobody else has.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestRows<'a> {
-    /// Tokens to run, at least one.
+    /// Tokens to run, at least one. Anything where [`DeviceTokens`] has the token.
     pub tokens: &'a [u32],
     /// Position of the first of them: the number of tokens that ran before.
     pub start: usize,
@@ -24,6 +32,34 @@ pub struct RequestRows<'a> {
     pub pages: &'a [u32],
     /// Not 0 at image positions, one per token; empty when there are none.
     pub image_mask: &'a [u8],
+}
+
+/// Tokens that no host has seen: what the sampler of an earlier step draws.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceTokens<'a> {
+    /// Token ids, `[n]` I32, contiguous. An id outside the vocabulary, which stands for a draw that failed, runs as token 0:
+    /// the rows of its request then mean nothing, those of others are not touched.
+    pub ids: &'a Tensor,
+    /// Rows of the step that take their token from `ids`, and the index there.
+    pub rows: &'a [(usize, usize)],
+}
+
+/// What one step runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepInput<'a> {
+    /// Requests, in the order of their rows.
+    pub requests: &'a [RequestRows<'a>],
+    /// Rows of the step whose logits are wanted.
+    pub logit_rows: &'a [usize],
+    /// Tokens that are on the device only.
+    pub device_tokens: Option<DeviceTokens<'a>>,
+}
+
+impl StepInput<'_> {
+    /// Rows of the step.
+    pub fn rows(&self) -> usize {
+        self.requests.iter().map(|r| r.tokens.len()).sum()
+    }
 }
 
 /// Where the rows of a step find their window entries.
@@ -54,11 +90,22 @@ pub(crate) struct RatioStep {
     pub(crate) group_slot: Tensor,
 }
 
+/// How tokens that are on the device come to their rows.
+pub(crate) struct LateTokens {
+    /// The host's tokens, then room for the device's, `[T + n, 1]`.
+    pub(crate) table: Tensor,
+    /// Where in it each row's token is, `[T]`.
+    pub(crate) index: Tensor,
+}
+
 /// A step on the device.
 pub(crate) struct Step {
     /// Rows.
     pub(crate) rows: usize,
+    /// Tokens of the rows, as far as the host knows them.
     pub(crate) token_ids: Tensor,
+    /// For rows whose token is on the device.
+    pub(crate) late_tokens: Option<LateTokens>,
     pub(crate) positions: Tensor,
     pub(crate) row_request: Tensor,
     pub(crate) request_start: Tensor,
@@ -80,102 +127,114 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Plans and uploads a step. `logit_rows` are row numbers within the step.
+    /// Plans and uploads a step, without a wait.
     pub(crate) fn upload(
-        device: &dyn Device,
-        arena: &Arena,
+        (device, arena, pack): (&dyn Device, &Arena, &mut Pack),
         config: &ModelConfig,
         cache: &KvCache,
-        requests: &[RequestRows<'_>],
-        logit_rows: &[usize],
+        input: &StepInput<'_>,
     ) -> Result<Self, OpError> {
-        let rows: usize = requests.iter().map(|r| r.tokens.len()).sum();
-        let window = config.sliding_window;
-        let mut pack = Pack::default();
+        let (requests, rows, window) = (input.requests, input.rows(), config.sliding_window);
+        pack.clear();
 
-        let positions: Vec<usize> = requests.iter().flat_map(|r| r.start..r.start + r.tokens.len()).collect();
-        let token_ids = pack.ints(requests.iter().flat_map(|r| r.tokens.iter().map(|&t| t as usize)), &[rows])?;
-        let positions_at = pack.ints(positions.iter().copied(), &[rows])?;
-        let owner = requests.iter().enumerate().flat_map(|(q, r)| std::iter::repeat_n(q, r.tokens.len()));
-        let row_request = pack.ints(owner, &[rows])?;
+        let late = input.device_tokens.map_or(0, |late| late.ids.dim(0));
+        let (token_ids, table) = pack.words(&[rows + late, 1])?;
+        store(table, requests.iter().flat_map(|r| r.tokens).copied().chain(std::iter::repeat_n(0, late)));
+        let late_index = match input.device_tokens {
+            None => None,
+            Some(late) => {
+                let (at, index) = pack.words(&[rows])?;
+                fill_run(index, 0);
+                late.rows.iter().for_each(|&(row, from)| index[row] = ((rows + from) as u32).to_le_bytes());
+                Some(at)
+            }
+        };
+        let (positions, out) = pack.words(&[rows])?;
+        for_each_request(requests, out, |_, r, out| fill_run(out, r.start));
+        let (row_request, out) = pack.words(&[rows])?;
+        for_each_request(requests, out, |q, _, out| out.fill((q as u32).to_le_bytes()));
+        let (request_start, out) = pack.words(&[requests.len() + 1])?;
         let mut start = 0;
-        let starts = std::iter::once(0).chain(requests.iter().map(|r| {
-            start += r.tokens.len();
-            start
-        }));
-        let request_start = pack.ints(starts, &[requests.len() + 1])?;
-        let state_slot = pack.ints(requests.iter().map(|r| r.slot), &[requests.len()])?;
-        let table_width = requests.iter().map(|r| r.pages.len()).max().unwrap_or(0);
-        let table = requests.iter().flat_map(|r| {
-            let padding = std::iter::repeat_n(0, table_width - r.pages.len());
-            r.pages.iter().map(|&p| p as usize).chain(padding)
-        });
-        let block_table = pack.ints(table, &[requests.len(), table_width])?;
+        store(
+            out,
+            std::iter::once(0).chain(requests.iter().map(|r| {
+                start += r.tokens.len() as u32;
+                start
+            })),
+        );
+        let (state_slot, out) = pack.words(&[requests.len()])?;
+        store(out, requests.iter().map(|r| r.slot as u32));
+        let pages_of = |r: &RequestRows<'_>| KvCache::pages_for(r.start + r.tokens.len());
+        let table_width = requests.iter().map(pages_of).max().unwrap_or(0);
+        let (block_table, out) = pack.words(&[requests.len(), table_width])?;
+        for (request, out) in requests.iter().zip(out.chunks_exact_mut(table_width.max(1))) {
+            let (pages, padding) = out.split_at_mut(pages_of(request));
+            store(pages, request.pages.iter().copied());
+            padding.fill([0; 4]);
+        }
 
         // New entries overwrite old ones of the ring; as long as it is long enough, nobody still needs those.
         let longest = requests.iter().map(|r| r.tokens.len()).max().unwrap_or(0);
         let direct = longest + window <= cache.ring + 1;
-        let mut ring_slots = list_of(rows)?;
-        let mut window_slots = list_of(rows * window)?;
-        let mut history_slots = Vec::new();
+        let (ring_slots, out) = pack.words(&[rows])?;
+        for_each_request(requests, out, |_, r, out| ring_slots_of(cache.ring, r, out));
+        let (window_slots, out) = pack.words(&[rows, window])?;
         let history_of = |r: &RequestRows<'_>| r.start.min(window - 1);
-        let mut history_base = 0;
-        let mut chunk_base: i32 = requests.iter().map(|r| history_of(r) as i32).sum();
+        let history_len = if direct { 0 } else { requests.iter().map(history_of).sum() };
+        let (mut history_base, mut chunk_base, mut row) = (0, history_len, 0);
         for request in requests {
-            let ring = |position: usize| (request.slot * cache.ring + position % cache.ring) as i32;
-            let (start, end) = (request.start, request.start + request.tokens.len());
-            let history = history_of(request);
-            if !direct {
-                history_slots.extend((start - history..start).map(ring));
-            }
-            for position in start..end {
-                ring_slots.push(if position + cache.ring >= end { ring(position) } else { -1 });
-                for back in (0..window).rev() {
-                    window_slots.push(match position.checked_sub(back) {
-                        None => -1,
-                        Some(at) if direct => ring(at),
-                        Some(at) if at >= start => chunk_base + (at - start) as i32,
-                        Some(at) => history_base + (at + history - start) as i32,
-                    });
+            let history_end = history_base + history_of(request);
+            for position in request.start..request.start + request.tokens.len() {
+                let out = &mut out[row * window..][..window];
+                if direct {
+                    window_in_ring(cache.ring, request.slot, position, out);
+                } else {
+                    window_in_chunk(request.start, history_end, chunk_base, position, out);
                 }
+                row += 1;
             }
-            history_base += history as i32;
-            chunk_base += request.tokens.len() as i32;
+            history_base = history_end;
+            chunk_base += request.tokens.len();
         }
-        let ring_slots = pack.signed(&ring_slots, &[rows])?;
-        let window_slots = pack.signed(&window_slots, &[rows, window])?;
-        let history_len = history_slots.len();
-        let history_slots = pack.signed(&history_slots, &[history_len])?;
+        let (history_slots, mut out) = pack.words(&[history_len])?;
+        for request in requests.iter().filter(|_| !direct) {
+            let (own, rest) = out.split_at_mut(history_of(request));
+            fill_ring(own, cache.ring, request.slot, request.start - own.len());
+            out = rest;
+        }
 
         let mut ratios = BTreeMap::new();
-        let mut used: Vec<usize> = config.compress_ratios[..config.num_hidden_layers].to_vec();
-        used.sort_unstable();
-        used.dedup();
-        for ratio in used.into_iter().filter(|&ratio| ratio > 0) {
-            ratios.insert(ratio, RatioPlan::new(ratio, requests, &positions).pack(&mut pack)?);
+        for &ratio in &config.compress_ratios[..config.num_hidden_layers] {
+            if ratio > 0 && !ratios.contains_key(&ratio) {
+                ratios.insert(ratio, PackedRatio::new(ratio, requests, rows, pack)?);
+            }
         }
 
-        let image_mask = requests.iter().any(|r| !r.image_mask.is_empty()).then(|| {
-            let mask: Vec<u8> = requests
-                .iter()
-                .flat_map(|r| (0..r.tokens.len()).map(|i| r.image_mask.get(i).copied().unwrap_or(0)))
-                .collect();
-            pack.bytes(&mask, Format::U8, &[rows])
-        });
-        let image_mask = image_mask.transpose()?;
-        let copies = config.hc_mult;
-        let first_pre: Vec<u8> =
-            (0..rows * copies).flat_map(|i| if i % copies == 0 { 1.0_f32 } else { 0.0 }.to_le_bytes()).collect();
-        let first_pre = pack.bytes(&first_pre, Format::F32, &[rows, copies])?;
-        let row_numbers = pack.ints(0..rows, &[rows])?;
-        let logit_rows = pack.ints(logit_rows.iter().copied(), &[logit_rows.len()])?;
+        let image_mask = if requests.iter().any(|r| !r.image_mask.is_empty()) {
+            let (at, out) = pack.bytes(&[rows])?;
+            let mask = requests.iter().flat_map(|r| (0..r.tokens.len()).map(|i| r.image_mask.get(i).copied()));
+            out.iter_mut().zip(mask).for_each(|(out, mask)| *out = mask.unwrap_or(0));
+            Some(at)
+        } else {
+            None
+        };
+        let (first_pre, out) = pack.floats(&[rows, config.hc_mult])?;
+        for out in out.chunks_exact_mut(config.hc_mult) {
+            out.fill(0.0_f32.to_le_bytes());
+            out[0] = 1.0_f32.to_le_bytes();
+        }
+        let (row_numbers, out) = pack.words(&[rows])?;
+        fill_run(out, 0);
+        let (logit_rows, out) = pack.words(&[input.logit_rows.len()])?;
+        store(out, input.logit_rows.iter().map(|&row| row as u32));
 
         let uploaded = pack.upload(device, arena)?;
-        let dense_rows = history_len + rows;
+        let table = uploaded.get(token_ids);
         Ok(Self {
             rows,
-            token_ids: uploaded.get(token_ids),
-            positions: uploaded.get(positions_at),
+            token_ids: table.rows(0, rows).reshape(&[rows]),
+            late_tokens: late_index.map(|index| LateTokens { table, index: uploaded.get(index) }),
+            positions: uploaded.get(positions),
             row_request: uploaded.get(row_request),
             request_start: uploaded.get(request_start),
             state_slot: uploaded.get(state_slot),
@@ -186,7 +245,7 @@ impl Step {
             window: if direct {
                 WindowSource::Ring
             } else {
-                WindowSource::Dense { history_slots: uploaded.get(history_slots), rows: dense_rows }
+                WindowSource::Dense { history_slots: uploaded.get(history_slots), rows: history_len + rows }
             },
             ratios: ratios.into_iter().map(|(ratio, packed)| (ratio, packed.unpack(&uploaded))).collect(),
             first_pre: uploaded.get(first_pre),
@@ -196,57 +255,59 @@ impl Step {
     }
 }
 
-/// Host side of [`RatioStep`].
-struct RatioPlan {
-    entries: usize,
-    visible: Vec<i32>,
-    group_row: Vec<i32>,
-    group_position: Vec<i32>,
-    group_slot: Vec<i32>,
-}
-
-impl RatioPlan {
-    fn new(ratio: usize, requests: &[RequestRows<'_>], positions: &[usize]) -> Self {
-        let entries_per_page = PAGE_TOKENS / ratio;
-        let mut plan = Self {
-            entries: 0,
-            visible: Vec::with_capacity(positions.len()),
-            group_row: Vec::new(),
-            group_position: Vec::new(),
-            group_slot: Vec::new(),
-        };
-        let mut row = 0;
-        for request in requests {
-            for position in request.start..request.start + request.tokens.len() {
-                // Entry j exists for a row once its group is complete.
-                let visible = (position + 1) / ratio;
-                plan.entries = plan.entries.max(visible);
-                plan.visible.push(visible as i32);
-                if (position + 1).is_multiple_of(ratio) {
-                    let entry = visible - 1;
-                    let page = request.pages[entry / entries_per_page] as usize;
-                    plan.group_row.push(row);
-                    plan.group_position.push((entry * ratio) as i32);
-                    plan.group_slot.push((page * entries_per_page + entry % entries_per_page) as i32);
-                }
-                row += 1;
-            }
-        }
-        plan
-    }
-
-    fn pack(&self, pack: &mut Pack) -> Result<PackedRatio, OpError> {
-        let groups = self.group_row.len();
-        Ok(PackedRatio {
-            entries: self.entries,
-            visible: pack.signed(&self.visible, &[self.visible.len()])?,
-            group_row: pack.signed(&self.group_row, &[groups])?,
-            group_position: pack.signed(&self.group_position, &[groups])?,
-            group_slot: pack.signed(&self.group_slot, &[groups])?,
-        })
+/// Hands each request its part of an array with one value per row.
+fn for_each_request(
+    requests: &[RequestRows<'_>],
+    mut out: &mut [[u8; 4]],
+    mut write: impl FnMut(usize, &RequestRows<'_>, &mut [[u8; 4]]),
+) {
+    for (q, request) in requests.iter().enumerate() {
+        let (own, rest) = out.split_at_mut(request.tokens.len());
+        write(q, request, own);
+        out = rest;
     }
 }
 
+/// Places of consecutive positions, from `first` on, in the ring of a slot: at most two runs if there are no more of them
+/// than entries.
+fn fill_ring(mut out: &mut [[u8; 4]], ring: usize, slot: usize, first: usize) {
+    let mut at = first % ring;
+    while !out.is_empty() {
+        let (run, rest) = out.split_at_mut(out.len().min(ring - at));
+        fill_run(run, slot * ring + at);
+        (out, at) = (rest, 0);
+    }
+}
+
+/// Where the rows of a request go in its ring; of rows that share a place only the last is stored.
+fn ring_slots_of(ring: usize, request: &RequestRows<'_>, out: &mut [[u8; 4]]) {
+    let (lost, kept) = out.split_at_mut(out.len().saturating_sub(ring));
+    lost.fill((-1_i32).to_le_bytes());
+    fill_ring(kept, ring, request.slot, request.start + lost.len());
+}
+
+/// The window of a row whose position is `position`, in the ring of its slot, oldest first.
+fn window_in_ring(ring: usize, slot: usize, position: usize, out: &mut [[u8; 4]]) {
+    let entries = out.len().min(position + 1);
+    let (absent, present) = out.split_at_mut(out.len() - entries);
+    absent.fill((-1_i32).to_le_bytes());
+    fill_ring(present, ring, slot, position + 1 - entries);
+}
+
+/// The window of a row whose position is `position`, in the dense buffer: what lies before the chunk, which begins at
+/// `start`, ends before `history_end`, and the chunk begins at `chunk_base`.
+fn window_in_chunk(start: usize, history_end: usize, chunk_base: usize, position: usize, out: &mut [[u8; 4]]) {
+    let entries = out.len().min(position + 1);
+    let (absent, present) = out.split_at_mut(out.len() - entries);
+    absent.fill((-1_i32).to_le_bytes());
+    let first = position + 1 - entries;
+    let before = start.saturating_sub(first);
+    let (history, chunk) = present.split_at_mut(before);
+    fill_run(history, history_end - before);
+    fill_run(chunk, chunk_base + (first + before - start));
+}
+
+/// [`RatioStep`] before it is uploaded.
 struct PackedRatio {
     entries: usize,
     visible: At,
@@ -256,7 +317,38 @@ struct PackedRatio {
 }
 
 impl PackedRatio {
-    fn unpack(self, uploaded: &Uploaded) -> RatioStep {
+    fn new(ratio: usize, requests: &[RequestRows<'_>], rows: usize, pack: &mut Pack) -> Result<Self, OpError> {
+        // Entry j exists for a row once its group is complete.
+        let groups_of = |r: &RequestRows<'_>| r.start / ratio..(r.start + r.tokens.len()) / ratio;
+        let entries = requests.iter().map(|r| groups_of(r).end).max().unwrap_or(0);
+        let (visible, out) = pack.words(&[rows])?;
+        for_each_request(requests, out, |_, r, out| {
+            store(out, (r.start..).map(|position| ((position + 1) / ratio) as u32));
+        });
+        let groups = requests.iter().map(|r| groups_of(r).len()).sum();
+        let (group_row, out) = pack.words(&[groups])?;
+        let mut first_row = 0;
+        let last_rows = requests.iter().flat_map(|r| {
+            let before = first_row;
+            first_row += r.tokens.len();
+            groups_of(r).map(move |group| (before + (group + 1) * ratio - 1 - r.start) as u32)
+        });
+        store(out, last_rows);
+        let (group_position, out) = pack.words(&[groups])?;
+        store(out, requests.iter().flat_map(groups_of).map(|group| (group * ratio) as u32));
+        let (group_slot, out) = pack.words(&[groups])?;
+        let entries_per_page = PAGE_TOKENS / ratio;
+        let slots = requests.iter().flat_map(|r| {
+            groups_of(r).map(|group| {
+                let page = r.pages[group / entries_per_page] as usize;
+                (page * entries_per_page + group % entries_per_page) as u32
+            })
+        });
+        store(out, slots);
+        Ok(Self { entries, visible, group_row, group_position, group_slot })
+    }
+
+    fn unpack(self, uploaded: &Uploaded<'_>) -> RatioStep {
         RatioStep {
             entries: self.entries,
             visible: uploaded.get(self.visible),
@@ -267,109 +359,56 @@ impl PackedRatio {
     }
 }
 
-/// An empty list with room for `len` items. Windows and pages decide how long the lists of a step are, so that memory may
-/// well run out here.
-fn list_of<T>(len: usize) -> Result<Vec<T>, OpError> {
-    let mut list = Vec::new();
-    list.try_reserve_exact(len).map_err(|error| out_of_host_memory(len.saturating_mul(size_of::<T>()), &error))?;
-    Ok(list)
-}
-
-fn out_of_host_memory(bytes: usize, error: &TryReserveError) -> OpError {
-    OpError::OutOfMemory {
-        bytes: bytes as u64,
-        reason: format!("the host cannot hold the metadata of a step: {error}"),
-    }
-}
-
-/// Arrays on their way to the device, in one buffer.
-#[derive(Default)]
-struct Pack {
-    bytes: Vec<u8>,
-    arrays: Vec<(usize, Format, Vec<usize>)>,
-}
-
-/// An array of a [`Pack`].
-#[derive(Clone, Copy)]
-struct At(usize);
-
-impl Pack {
-    fn bytes(&mut self, bytes: &[u8], format: Format, shape: &[usize]) -> Result<At, OpError> {
-        debug_assert_eq!(bytes.len(), Tensor::bytes_of(format, shape));
-        let at = self.begin(format, shape, bytes.len())?;
-        self.bytes.extend_from_slice(bytes);
-        Ok(at)
-    }
-
-    fn signed(&mut self, values: &[i32], shape: &[usize]) -> Result<At, OpError> {
-        debug_assert_eq!(values.len(), shape.iter().product::<usize>());
-        let at = self.begin(Format::I32, shape, size_of_val(values))?;
-        self.bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
-        Ok(at)
-    }
-
-    fn ints(&mut self, values: impl Iterator<Item = usize>, shape: &[usize]) -> Result<At, OpError> {
-        let mut list = list_of(shape.iter().product())?;
-        list.extend(values.map(|v| v as i32));
-        self.signed(&list, shape)
-    }
-
-    /// Makes room for the `bytes` bytes of the next array, which the caller appends.
-    fn begin(&mut self, format: Format, shape: &[usize], bytes: usize) -> Result<At, OpError> {
-        let start = self.bytes.len().next_multiple_of(64);
-        let grown = start.saturating_add(bytes) - self.bytes.len();
-        self.bytes.try_reserve(grown).map_err(|error| out_of_host_memory(grown, &error))?;
-        self.bytes.resize(start, 0);
-        self.arrays.push((start, format, shape.to_vec()));
-        Ok(At(self.arrays.len() - 1))
-    }
-
-    fn upload(self, device: &dyn Device, arena: &Arena) -> Result<Uploaded, OpError> {
-        let whole = arena.tensor(Format::U8, &[self.bytes.len()])?;
-        device.upload(&whole, &self.bytes)?;
-        let tensors = self
-            .arrays
-            .into_iter()
-            .map(|(offset, format, shape)| Tensor::plain(&whole.memory(), offset, format, &shape))
-            .collect();
-        Ok(Uploaded { tensors })
-    }
-}
-
-struct Uploaded {
-    tensors: Vec<Tensor>,
-}
-
-impl Uploaded {
-    fn get(&self, at: At) -> Tensor {
-        self.tensors[at.0].clone()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn lists_that_do_not_fit_are_errors() {
-        assert!(list_of::<i32>(1000).unwrap().capacity() >= 1000);
-        let error = list_of::<i32>(usize::MAX / 8).unwrap_err();
-        assert!(matches!(error, OpError::OutOfMemory { bytes, .. } if bytes == (usize::MAX / 8 * 4) as u64), "{error}");
-        assert!(error.to_string().contains("metadata of a step"), "{error}");
-        let mut pack = Pack::default();
-        assert!(pack.begin(Format::I32, &[2], 8).is_ok());
-        assert!(matches!(pack.begin(Format::I32, &[], usize::MAX), Err(OpError::OutOfMemory { .. })));
+    fn values(out: &[[u8; 4]]) -> Vec<i32> {
+        out.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect()
+    }
+
+    /// The window of a row, position by position.
+    fn expected(window: usize, position: usize, place: impl Fn(usize) -> usize) -> Vec<i32> {
+        (0..window).rev().map(|back| position.checked_sub(back).map_or(-1, |at| place(at) as i32)).collect()
     }
 
     #[test]
-    fn arrays_begin_at_multiples_of_64_bytes() {
-        let mut pack = Pack::default();
-        pack.bytes(&[1, 2, 3], Format::U8, &[3]).unwrap();
-        pack.ints([5, 6].into_iter(), &[2]).unwrap();
-        pack.signed(&[-1], &[1]).unwrap();
-        let offsets: Vec<usize> = pack.arrays.iter().map(|(offset, ..)| *offset).collect();
-        assert_eq!(offsets, [0, 64, 128]);
-        assert_eq!(pack.bytes[64..72], [5, 0, 0, 0, 6, 0, 0, 0]);
-        assert_eq!(pack.bytes[128..], [0xFF; 4]);
+    fn windows_in_rings_are_oldest_first() {
+        let (window, ring, slot) = (8, 11, 3);
+        for position in 0..60 {
+            let mut out = vec![[0x55; 4]; window];
+            window_in_ring(ring, slot, position, &mut out);
+            assert_eq!(values(&out), expected(window, position, |at| slot * ring + at % ring), "position {position}");
+        }
+    }
+
+    #[test]
+    fn windows_in_chunks_reach_into_the_history() {
+        let (window, history_base, chunk_base) = (8, 100, 1000);
+        for start in 0..30 {
+            let history = start.min(window - 1);
+            for position in start..start + 20 {
+                let mut out = vec![[0x55; 4]; window];
+                window_in_chunk(start, history_base + history, chunk_base, position, &mut out);
+                let place = |at: usize| match at.checked_sub(start) {
+                    Some(own) => chunk_base + own,
+                    None => history_base + at + history - start,
+                };
+                assert_eq!(values(&out), expected(window, position, place), "chunk at {start}, position {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_rows_that_share_a_place_in_the_ring_the_last_is_stored() {
+        let ring = 11;
+        for (start, len) in [(0, 1), (5, 11), (5, 12), (3, 40)] {
+            let tokens = vec![0; len];
+            let request = RequestRows { tokens: &tokens, start, slot: 2, pages: &[], image_mask: &[] };
+            let mut out = vec![[0x55; 4]; len];
+            ring_slots_of(ring, &request, &mut out);
+            let place = |at| if at + ring >= start + len { (2 * ring + at % ring) as i32 } else { -1 };
+            assert_eq!(values(&out), (start..start + len).map(place).collect::<Vec<_>>(), "{len} rows from {start}");
+        }
     }
 }

@@ -25,6 +25,8 @@ struct State {
     chunks: Vec<Allocation>,
     /// Chunk in use, and the first free byte in it.
     at: Mark,
+    /// Most bytes that were in use at once, with those lost at the ends of chunks.
+    peak: usize,
     poison: bool,
 }
 
@@ -39,13 +41,35 @@ impl Arena {
     /// An empty arena.
     pub fn new(device: Rc<dyn Device>) -> Self {
         let at = Mark { chunk: 0, offset: 0 };
-        Self { device, state: RefCell::new(State { chunks: Vec::new(), at, poison: false }) }
+        Self { device, state: RefCell::new(State { chunks: Vec::new(), at, peak: 0, poison: false }) }
     }
 
     /// Fills every new tensor with bytes 0xFF (NaN in each floating-point format, -1 in integers), so that a kernel that
     /// reads what nobody wrote is seen.
     pub fn set_poison(&self, poison: bool) {
         self.state.borrow_mut().poison = poison;
+    }
+
+    /// Makes room for `bytes` bytes in one piece, so that steps which need no more than that allocate nothing. Ends the
+    /// tensors that there are.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfMemory`].
+    pub fn reserve(&self, bytes: usize) -> Result<(), OpError> {
+        let mut state = self.state.borrow_mut();
+        state.at = self.start();
+        if state.chunks.first().is_none_or(|chunk| chunk.bytes < bytes) {
+            // The old ones first, so that both need not fit.
+            state.chunks.clear();
+            let memory = self.device.allocate(bytes.next_multiple_of(ALIGN))?;
+            state.chunks.push(memory);
+        }
+        Ok(())
+    }
+
+    /// Most bytes that were in use at once.
+    pub fn peak_bytes(&self) -> usize {
+        self.state.borrow().peak
     }
 
     /// The state in which all memory is free.
@@ -93,6 +117,8 @@ impl Arena {
                 Some(memory) if offset + bytes <= memory.bytes => {
                     let memory = memory.clone();
                     state.at.offset = (offset + bytes).next_multiple_of(ALIGN);
+                    let before: usize = state.chunks[..chunk].iter().map(|c| c.bytes).sum();
+                    state.peak = state.peak.max(before + state.at.offset);
                     return Ok((memory, offset));
                 }
                 Some(_) => state.at = Mark { chunk: chunk + 1, offset: 0 },

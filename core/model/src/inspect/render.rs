@@ -137,7 +137,7 @@ fn request_state(summary: &ModelSummary) -> Vec<Row> {
         ],
         vec![left("compressor tails"), number(state.compressor_bytes as u64), left("bytes")],
         vec![left("n-gram history"), number(state.ngram_history_bytes as u64), left("bytes")],
-        vec![left("total"), number(state.total_bytes(false) as u64), left("bytes")],
+        vec![left("slot"), number(state.total_bytes(false) as u64), left("bytes, alignment included")],
         vec![left("drafting adds"), number(state.draft_ring_bytes as u64), left("bytes of window rings")],
     ]
 }
