@@ -675,7 +675,37 @@ typedef struct DiArgsFusedSampleV1 {
   DiTensor seed; /* [N] I64 */
   DiTensor position; /* [N] I32 */
   DiTensor token; /* [N] I32 */
+  DiTensor child; /* [N] I32, optional */
+  DiTensor min_p_log; /* [N] F32, optional */
+  DiTensor top_k; /* [N] I32, optional */
+  DiTensor top_p; /* [N] F32, optional */
 } DiArgsFusedSampleV1;
+
+/* Adds biases to logits and subtracts penalties, in place. */
+#define DI_OP_ADJUST_LOGITS 28u
+typedef struct DiArgsAdjustLogitsV1 {
+  DiOpHeader h;
+  DiTensor logits; /* [N, V] F32 */
+  DiTensor bias_range; /* [N, 2] I32 */
+  DiTensor bias_token; /* [B] I32 */
+  DiTensor bias_value; /* [B] F32 */
+  DiTensor repetition; /* [N] F32 */
+  DiTensor inv_repetition; /* [N] F32 */
+  DiTensor frequency; /* [N] F32 */
+  DiTensor presence; /* [N] F32 */
+  DiTensor seen_range; /* [N, 2] I32 */
+  DiTensor seen_token; /* [C] I32 */
+  DiTensor seen_count; /* [C] I32 */
+} DiArgsAdjustLogitsV1;
+
+/* Bans the tokens that a bit mask lacks, in place. */
+#define DI_OP_APPLY_TOKEN_MASK 29u
+typedef struct DiArgsApplyTokenMaskV1 {
+  DiOpHeader h;
+  DiTensor logits; /* [N, V] F32 */
+  DiTensor mask_index; /* [N] I32 */
+  DiTensor masks; /* [Q, ceil(V/32)] I32 */
+} DiArgsApplyTokenMaskV1;
 
 #ifdef __cplusplus
 }

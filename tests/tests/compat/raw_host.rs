@@ -43,6 +43,14 @@ impl Core {
         }
     }
 
+    /// Whether it has the field at byte `offset` of this struct, which it has.
+    pub(crate) fn knows_field(&self, name: &str, offset: usize) -> bool {
+        match &self.sizes {
+            Sizes::Present | Sizes::Longer(_) => true,
+            Sizes::Of(sizes) => offset < sizes[name],
+        }
+    }
+
     fn size_of(&self, name: &str, present: usize) -> usize {
         match &self.sizes {
             Sizes::Present => present,

@@ -69,7 +69,8 @@ fn row_lists(a: &AdjustLogitsArgs<'_>) -> Result<Vec<RowLists>, Fault> {
             real("bias_value", i, bias_value[i], "finite or -infinity", bias_value[i] < f32::INFINITY)?;
         }
         for i in seen.clone() {
-            index(OP, "seen_count", &[i], seen_count[i], i32::MAX as usize)?;
+            // Any number that is not negative.
+            index(OP, "seen_count", &[i], seen_count[i], 1 << 31)?;
         }
         for (name, factor) in [("repetition", repetition[n]), ("inv_repetition", inv_repetition[n])] {
             real(name, n, factor, "above 0 and finite", factor > 0.0 && factor.is_finite())?;

@@ -51,7 +51,8 @@ fn draws(a: &FusedSampleArgs<'_>) -> Result<Vec<Draw>, Fault> {
             a.dims.v
         )));
     }
-    let natural = |name: &str, n: usize, value: i32| index(OP, name, &[n], value, i32::MAX as usize);
+    // Any number that is not negative.
+    let natural = |name: &str, n: usize, value: i32| index(OP, name, &[n], value, 1 << 31);
     let real = |name: &str, n: usize, value: f32, rule: &str, is_right: bool| match is_right {
         true => Ok(value),
         false => Err(Fault::invalid(format!("{OP}: {name}[{n}] is {value}, but must be {rule}"))),

@@ -92,13 +92,19 @@ fn fused_sample(g: &mut Generator) {
     g.ints("position", &[n], |rng| rng.below(1 << 20) as i32);
     g.out("token", &[n]);
     let child: Vec<i32> = (0..n).map(|_| g.rng.below(4) as i32).collect();
-    g.optional("child", Value::Tensor(HostTensor::i32(&[n], &child)));
     let top_k: Vec<i32> = (0..n).map(|_| g.rng.pick(&[0, 1, 2, 20, v as i32, i32::MAX])).collect();
-    g.optional("top_k", Value::Tensor(HostTensor::i32(&[n], &top_k)));
     let min_p_log = of_each(g, &[f32::NEG_INFINITY, -0.0, -0.5, -5.0, -1e30]);
     let top_p = of_each(g, &[1.0, 0.999, 0.9, 0.5, 1e-6, f32::from_bits(1), 1.0 - f32::EPSILON / 2.0]);
-    for (name, values) in [("min_p_log", min_p_log), ("top_p", top_p)] {
-        g.optional(name, Value::Tensor(HostTensor::floats(g.format(name), &[n], &values)));
+    // All of them, none, each alone, and all filters.
+    let given = g.turn(&[0b1111, 0, 0b0001, 0b0010, 0b0100, 0b1000, 0b1110, 0b1111]);
+    let optional = [
+        ("child", HostTensor::i32(&[n], &child)),
+        ("min_p_log", HostTensor::floats(g.format("min_p_log"), &[n], &min_p_log)),
+        ("top_k", HostTensor::i32(&[n], &top_k)),
+        ("top_p", HostTensor::floats(g.format("top_p"), &[n], &top_p)),
+    ];
+    for (i, (name, tensor)) in optional.into_iter().enumerate() {
+        g.set(name, if given >> i & 1 == 1 { Value::Tensor(tensor) } else { Value::Absent });
     }
 }
 

@@ -102,13 +102,12 @@ static float noise_of(uint32_t lane) {
   return (float)-fixed_ln((Wide)exponential, 64) * 0x1p-64f;
 }
 
-void gumbel_noise4(uint64_t seed, uint32_t position, uint32_t block, float noise[4]) {
+float gumbel_noise(uint64_t seed, uint32_t position, uint32_t token, uint32_t child) {
   uint32_t words[4];
-  int i;
   words[0] = position;
-  words[1] = block;
+  words[1] = token / 4;
   words[2] = 0;
-  words[3] = 0;
+  words[3] = child;
   philox(words, (uint32_t)seed, (uint32_t)(seed >> 32));
-  for (i = 0; i < 4; ++i) noise[i] = noise_of(words[i]);
+  return noise_of(words[token % 4]);
 }

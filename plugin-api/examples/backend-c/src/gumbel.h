@@ -3,8 +3,8 @@
 #define GUMBEL_H
 #include <stdint.h>
 
-/* The Gumbel noise of the tokens 4 * block to 4 * block + 3, for the draw of the token at `position`: the same bits on every
- * machine (plugin-api/numerics/SAMPLING.md; domain 0, child 0). */
-void gumbel_noise4(uint64_t seed, uint32_t position, uint32_t block, float noise[4]);
+/* The Gumbel noise of a token for the draw at `position`: the same bits on every machine (plugin-api/numerics/SAMPLING.md;
+ * domain 0). */
+float gumbel_noise(uint64_t seed, uint32_t position, uint32_t token, uint32_t child);
 
 #endif
