@@ -29,12 +29,11 @@ impl Scheduler {
     pub(super) fn fork_if_due(&mut self, key: usize, saved: Option<CheckpointId>) {
         let Some(position) = self.fork_position(key) else { return };
         let request = &mut self.requests[key];
-        let computed = request.ledger.computed();
-        if computed < position {
+        if request.ledger.computed() < position {
             return;
         }
         let id = request.family.take().expect("a fork position implies a family");
-        let Some(checkpoint) = saved.filter(|_| computed == position) else {
+        let Some(checkpoint) = saved else {
             self.part_family(id);
             return;
         };

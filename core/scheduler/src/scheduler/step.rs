@@ -10,10 +10,6 @@ struct Pass {
     step: StepId,
     /// Rows that it can still take.
     budget: usize,
-    /// Retiring pages that requests left out of this step wait for.
-    claimed: usize,
-    /// A running request was left out or preempted for want of a page, so that there is none for new requests.
-    short: bool,
 }
 
 /// The rows of one request, as decided.
@@ -53,7 +49,7 @@ impl Scheduler {
         if self.in_flight.len() >= self.config.depth {
             return None;
         }
-        let mut pass = Pass { step, budget: self.config.max_num_batched_tokens, claimed: 0, short: false };
+        let mut pass = Pass { step, budget: self.config.max_num_batched_tokens };
         if kind != StepKind::Prefill {
             self.plan_decodes(plan, &mut pass);
         }
@@ -82,7 +78,7 @@ impl Scheduler {
             if !ledger.in_prefill() && left > 0 && pass.budget > 0 {
                 let drafts = self.config.draft_tokens.min(left - 1).min(pass.budget - 1);
                 // Drafts are run only on pages that are free anyway.
-                let reached = self.reach(at, from + 1 + drafts, pass);
+                let reached = self.reach(at, from + 1 + drafts, pass.step);
                 if reached > from {
                     let (rows, drafts) = (reached - from, reached - from - 1);
                     self.plan_rows(plan, pass, Rows { key, rows, drafts, phase: Phase::Decode, start: None });
@@ -103,7 +99,7 @@ impl Scheduler {
     }
 
     fn plan_new(&mut self, plan: &mut StepPlan, pass: &mut Pass) {
-        while pass.budget > 0 && !pass.short && self.running.len() < self.config.max_num_seqs {
+        while pass.budget > 0 && self.running.len() < self.config.max_num_seqs {
             let Some((_, &key)) = self.waiting.first_key_value() else { return };
             let promised = self.promised_pages();
             let Some(start) = self.try_admit(key, promised, pass.step) else { return };
@@ -119,7 +115,7 @@ impl Scheduler {
         let key = self.running[at];
         let from = self.requests[key].ledger.scheduled();
         let end = self.chunk_end(key, pass.budget);
-        let reached = self.reach(at, end, pass);
+        let reached = self.reach(at, end, pass.step);
         if reached > from {
             self.plan_rows(plan, pass, Rows { key, rows: reached - from, drafts: 0, phase: Phase::Prefill, start });
         }
@@ -155,7 +151,7 @@ impl Scheduler {
 
     /// Gives the running request at `at` pages for positions up to `end`, as far as there are any; preempts others only for
     /// the first one. Returns the position up to which it can run.
-    fn reach(&mut self, at: usize, end: usize, pass: &mut Pass) -> usize {
+    fn reach(&mut self, at: usize, end: usize, step: StepId) -> usize {
         let (key, page_tokens) = (self.running[at], self.config.page_tokens);
         let request = &self.requests[key];
         let missing = self.config.pages_of(end).saturating_sub(request.pages.len());
@@ -163,7 +159,7 @@ impl Scheduler {
             return end;
         }
         let can_run = request.pages.len() * page_tokens > request.ledger.scheduled();
-        if !can_run && !self.make_room(at, pass) {
+        if !can_run && !self.make_room(at, step) {
             return 0;
         }
         let pages = &mut self.requests[key].pages;
@@ -178,14 +174,12 @@ impl Scheduler {
     /// waits for them; otherwise fork points are given up, and then requests of lower rank are preempted, the lowest first.
     /// Requests that are in this step already are spared, and so are those with all their pages reserved. A request that
     /// nobody can make room for waits, with what it has, until others end: whoever ranks higher can still preempt it.
-    fn make_room(&mut self, at: usize, pass: &mut Pass) -> bool {
+    fn make_room(&mut self, at: usize, step: StepId) -> bool {
         loop {
             if self.kv.pool.free() > 0 {
                 return true;
             }
-            pass.short = true;
-            if self.kv.pool.retiring() > pass.claimed {
-                pass.claimed += 1;
+            if self.kv.pool.retiring() > 0 {
                 return false;
             }
             if self.drop_fork_point() {
@@ -193,7 +187,7 @@ impl Scheduler {
             }
             let may_go = |&key: &usize| {
                 let request = &self.requests[key];
-                !request.reserved && request.last_step != pass.step
+                !request.reserved && request.last_step != step
             };
             let Some(behind) = self.running[at + 1..].iter().rposition(may_go) else { return false };
             self.preempt_running(at + 1 + behind);
@@ -209,8 +203,6 @@ impl Scheduler {
         let slot = request.slot.take().expect("running requests have slots");
         self.slots.release(slot, request.last_step);
         request.ledger.restart();
-        request.registered = 0;
-        request.chain = None;
         request.preemptions += 1;
         self.counters.preemptions += 1;
         self.waiting.insert(request.rank, key);
@@ -248,7 +240,7 @@ impl Scheduler {
             logit_rows = logit_rows.max(end.saturating_sub(start.max(request.prompt_logits_done)));
         }
 
-        // With drafts, where the step really ends is known only when they are verified.
+        // With drafts the state holds rows that may be rejected, and where it ends is not known yet.
         let known_end = drafts == 0 && unverified == 0;
         let ends_page = request.chain.is_some() && end.is_multiple_of(self.config.page_tokens);
         let wanted = known_end && (ends_page || fork_position == Some(end));

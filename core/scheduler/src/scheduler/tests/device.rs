@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use crate::config::SchedulerConfig;
-use crate::plan::{PlannedRequest, StepId, StepPlan, TokenSource};
+use crate::plan::{Phase, PlannedRequest, StepId, StepPlan, TokenSource};
 
 /// Ids below this are drawn: few, so that outputs of different requests have prefixes in common.
 const VOCABULARY: u64 = 3;
@@ -77,6 +77,7 @@ impl Device {
         }
         for request in plan.requests() {
             if let Some(checkpoint) = request.save {
+                assert_eq!(self.slots[request.slot as usize].len, request.end(), "saved where it was planned");
                 self.checkpoints[checkpoint as usize] = self.slots[request.slot as usize];
             }
         }
@@ -102,8 +103,7 @@ impl Device {
         if let TokenSource::Device { step, row } = request.source {
             tokens[0] = *self.drawn(step, row).last().expect("a token was drawn");
         }
-        let decode_drafts = if request.samples() { request.logit_rows.min(request.rows) - 1 } else { 0 };
-        let drafts = if request.phase == crate::plan::Phase::Decode { decode_drafts } else { 0 };
+        let drafts = drafts(request);
         if drafts == 0 {
             for token in tokens {
                 self.append(pages, &mut state, token);
@@ -140,6 +140,11 @@ impl Device {
         let entry = |at: usize| self.pages[pages[at / self.page_tokens] as usize][at % self.page_tokens];
         token_of(state.hash, (0..state.len).map(entry))
     }
+}
+
+/// Drafts among the rows.
+pub(super) fn drafts(request: &PlannedRequest) -> usize {
+    if request.phase == Phase::Decode { request.rows - 1 } else { 0 }
 }
 
 /// The token after `tokens`, whatever else the device ran.

@@ -5,7 +5,7 @@
 //! at the end all requests must finish within a bound and everything must be back.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -14,7 +14,7 @@ use crate::config::{Policy, SchedulerConfig};
 use crate::prefix::page_hash;
 use crate::request::RequestSpec;
 
-use super::world::World;
+use super::world::{Seen, World};
 
 const EVENTS: u64 = 1_000_000;
 const EVENTS_PER_CASE: usize = 400;
@@ -85,8 +85,8 @@ fn config() -> impl Strategy<Value = (SchedulerConfig, bool)> {
     })
 }
 
-/// Runs a case and returns the number of events, steps that were needed to finish included.
-fn run(config: SchedulerConfig, weak_hash: bool, events: &[Event]) -> u64 {
+/// Runs a case. Returns the number of events, steps that were needed to finish included, and what was seen.
+fn run(config: SchedulerConfig, weak_hash: bool, events: &[Event]) -> (u64, Seen) {
     let hash = if weak_hash { |parent, tokens: &[u32], extra| page_hash(parent, tokens, extra) % 5 } else { page_hash };
     let mut world = World::with_hash(config, hash);
     for event in events {
@@ -119,7 +119,7 @@ fn run(config: SchedulerConfig, weak_hash: bool, events: &[Event]) -> u64 {
     let before = world.scheduler.stats().steps;
     world.drain();
     world.check_nothing_leaked();
-    events.len() as u64 + world.scheduler.stats().steps - before
+    (events.len() as u64 + world.scheduler.stats().steps - before, world.seen)
 }
 
 #[test]
@@ -133,20 +133,25 @@ fn a_million_random_events() {
     let cases = (EVENTS as usize / EVENTS_PER_CASE) as u32 * 11 / 10;
     let settings = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(settings, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-    let total = AtomicU64::new(0);
+    let seen = Mutex::new((0, Seen::default()));
     let case = (config(), prop::collection::vec(event(), 0..=2 * EVENTS_PER_CASE));
     let result = runner.run(&case, |((config, weak_hash), events)| {
         let run = std::panic::AssertUnwindSafe(|| run(config, weak_hash, &events));
-        let events = std::panic::catch_unwind(run).map_err(|panic| {
+        let (events, new) = std::panic::catch_unwind(run).map_err(|panic| {
             let message = panic.downcast_ref::<String>().cloned();
             let message = message.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
             TestCaseError::fail(message.unwrap_or_default())
         })?;
-        total.fetch_add(events, Ordering::Relaxed);
+        let mut seen = seen.lock().expect("one thread");
+        seen.0 += events;
+        seen.1.add(&new);
         Ok(())
     });
     if let Err(error) = result {
         panic!("{error}\nrepeat with {SEED}={seed}");
     }
-    assert!(total.into_inner() >= EVENTS);
+    let (events, seen) = seen.into_inner().expect("one thread");
+    println!("{events} events: {seen:?}");
+    assert!(events >= EVENTS, "{events} events");
+    assert!(seen.least() > 1000, "too little happened: {seen:?}");
 }

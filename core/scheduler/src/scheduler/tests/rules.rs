@@ -77,6 +77,14 @@ fn admission_keeps_the_watermark_and_what_running_prefills_need() {
     assert_eq!(step(&mut world), [(a, 8, 8)]);
     assert_eq!(step(&mut world), [(a, 16, 4)], "rows were left for {b:?}, but not enough pages");
     assert_eq!(step(&mut world), [(b, 0, 8)]);
+    // Four pages for the second, of nine that are free, of which the first will need four and two must stay.
+    let limits = SchedulerConfig { watermark: 0.2, long_prefill_token_threshold: 4, ..config(10, 4) };
+    let mut world = World::new(limits);
+    let (a, b) = (add(&mut world, 20, 1), add(&mut world, 14, 1));
+    for chunk in 0..5 {
+        assert_eq!(step(&mut world), [(a, chunk * 4, 4)]);
+    }
+    assert_eq!(step(&mut world), [(b, 0, 4)]);
     // Nothing else runs, so that a request may use all pages.
     let mut world = World::new(SchedulerConfig { watermark: 0.9, ..config(10, 4) });
     let a = add(&mut world, 40, 1);
@@ -126,6 +134,27 @@ fn the_latest_arrival_is_preempted_and_comes_back_first_with_its_output() {
     let of = |id| world.ended.iter().find(|(f, _)| f.id == id).expect("it ended").0;
     assert_eq!((of(a).preemptions, of(b).preemptions), (0, 1));
     world.check_nothing_leaked();
+}
+
+#[test]
+fn nobody_is_preempted_for_a_page_that_is_about_to_be_free() {
+    let mut world = World::new(SchedulerConfig { depth: 2, ..config(3, 4) });
+    let a = add(&mut world, 2, 4);
+    world.add_stopping(RequestSpec::new(&[1, 2], 3), 2).expect("a request that fits");
+    let b = add(&mut world, 1, 4);
+    // One page each. The second request stops while a row of it is in flight; the first needs its second page then.
+    for _ in 0..2 {
+        world.schedule();
+        world.schedule();
+        world.complete();
+    }
+    assert_eq!(world.ended.len(), 1);
+    let planned: Vec<RequestId> = world.schedule().expect("a step").requests().iter().map(|r| r.id).collect();
+    assert_eq!(planned, [b]);
+    world.complete();
+    assert_eq!(world.schedule().expect("a step").requests()[0].id, a);
+    world.drain();
+    assert_eq!(world.scheduler.stats().preemptions, 0);
 }
 
 #[test]

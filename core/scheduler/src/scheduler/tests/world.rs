@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::config::SchedulerConfig;
 use crate::error::AddError;
-use crate::plan::{Phase, PlannedRequest, StepId, StepPlan};
+use crate::plan::{Phase, PlannedRequest, StepId, StepPlan, TokenSource};
 use crate::prefix::{HashFn, page_hash};
 use crate::request::{Finish, Finished, Outcome, RequestId, RequestSpec};
 use crate::scheduler::Scheduler;
 
-use super::device::{Device, next_token};
+use super::device::{Device, drafts, next_token};
 
 /// A request as its sender sees it, and a ledger kept by adding up what happened.
 pub(super) struct Client {
@@ -35,7 +35,44 @@ impl Client {
     }
 }
 
+/// How often things happened, so that a test of random events can show that they did.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) device_tokens: u64,
+    pub(super) unverified_starts: u64,
+    pub(super) hits: u64,
+    pub(super) forks: u64,
+    pub(super) saves: u64,
+    /// Preemptions for want of pages.
+    pub(super) preemptions: u64,
+    /// Requests that were preempted as often as possible.
+    pub(super) reserved: u64,
+    pub(super) discarded_rows: u64,
+    pub(super) stops: u64,
+}
+
+impl Seen {
+    fn counts(&mut self) -> [&mut u64; 9] {
+        let Self { device_tokens, unverified_starts, hits, forks, saves, preemptions, reserved, discarded_rows, stops } =
+            self;
+        [device_tokens, unverified_starts, hits, forks, saves, preemptions, reserved, discarded_rows, stops]
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        let mut other = *other;
+        for (count, more) in self.counts().into_iter().zip(other.counts()) {
+            *count += *more;
+        }
+    }
+
+    /// How often the rarest happened.
+    pub(super) fn least(mut self) -> u64 {
+        self.counts().into_iter().map(|count| *count).min().unwrap_or(0)
+    }
+}
+
 pub(super) struct World {
+    pub(super) seen: Seen,
     pub(super) scheduler: Scheduler,
     pub(super) device: Device,
     pub(super) clients: BTreeMap<RequestId, Client>,
@@ -53,6 +90,7 @@ impl World {
         let device = Device::new(&config);
         let scheduler = Scheduler::with_hash(config, hash).expect("a valid configuration");
         Self {
+            seen: Seen::default(),
             scheduler,
             device,
             clients: BTreeMap::new(),
@@ -119,7 +157,12 @@ impl World {
                 client.computed = request.start;
             }
             client.in_flight.push_back((step, request.rows, drawn));
+            self.seen.device_tokens += u64::from(request.source != TokenSource::Host);
+            self.seen.unverified_starts += u64::from(request.unverified > 0);
+            self.seen.hits += u64::from(request.restore.is_some());
+            self.seen.saves += u64::from(request.save.is_some());
         }
+        self.seen.forks += plan.page_copies().len() as u64;
         self.device.run(&plan);
         self.in_flight.push_back(plan);
         self.in_flight.back()
@@ -150,6 +193,9 @@ impl World {
             if client.prompt_logits {
                 assert_eq!(client.logits, (0..client.prompt).collect::<Vec<_>>(), "prompt logits");
             }
+            self.seen.stops += u64::from(reason == Finish::Stop);
+            self.seen.preemptions += u64::from(finished.preemptions.saturating_sub(client.forced));
+            self.seen.reserved += u64::from(finished.preemptions == bound && client.forced == 0 && bound > 0);
             self.ended.push((finished, client.tokens));
         }
         self.note_restarts();
@@ -172,6 +218,7 @@ impl World {
             assert!(self.complete(), "requests are left, but nothing runs");
         }
         while self.complete() {}
+        self.seen.discarded_rows = self.scheduler.stats().discarded_rows;
     }
 
     /// One step at a time until there are no requests, each plan shown to `see`.
@@ -237,11 +284,6 @@ impl World {
             assert_eq!((ledger.computed(), ledger.scheduled()), (client.computed, client.computed + rows));
         }
     }
-}
-
-/// Drafts among the rows.
-pub(super) fn drafts(request: &PlannedRequest) -> usize {
-    if request.phase == Phase::Decode { request.rows - 1 } else { 0 }
 }
 
 /// The client takes what was drawn, up to its stop, and checks it.
