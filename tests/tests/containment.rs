@@ -11,7 +11,7 @@ use std::process::Command;
 
 use c_compiler::repository;
 use c_plugin::plugin;
-use deepinfer_ops::args::{RmsNorm, Rstd};
+use deepinfer_ops::args::{ConvertKvIndex, RmsNorm, Rstd};
 use deepinfer_ops::{Device, Dispatch, Format, OpError, Tensor};
 use deepinfer_runtime::load;
 
@@ -65,7 +65,7 @@ fn a_refused_plugin_leaves_the_process_as_it_was() {
 #[test]
 fn a_panic_in_the_entry_is_a_refusal() {
     let error = load(&built("panics_in_entry"), "").unwrap_err().to_string();
-    assert!(error.ends_with("the plugin panics refused to start: panic: a bug of the entry"), "{error}");
+    assert!(error.contains("the plugin panics refused to start: panic: a bug of the entry ("), "{error}");
     the_processor_works();
 }
 
@@ -77,10 +77,12 @@ fn a_panic_in_a_function_poisons_that_backend_alone() {
     std::fs::copy(built("panics_in_entry"), &copy).unwrap();
     let backend = load(&copy, "later=1").unwrap();
     let error = backend.device_count().unwrap_err();
-    assert_eq!(error.to_string(), "panic in device_count: a bug of the search for devices");
+    let sentence = "panic in device_count: a bug of the search for devices (tests/plugins/panics_in_entry/lib.rs:";
+    assert!(error.to_string().starts_with(sentence), "{error}");
     assert!(error.is_lasting());
     let error = backend.device_count().unwrap_err().to_string();
-    assert_eq!(error, "panics is unusable after a panic; restart the process");
+    let sentence = "panics is unusable after a panic in device_count: a bug of the search for devices (";
+    assert!(error.starts_with(sentence) && error.ends_with("); restart the process"), "{error}");
     the_processor_works();
 }
 
@@ -94,12 +96,31 @@ fn a_panic_in_a_kernel_loses_that_device_alone() {
     };
     rstd().unwrap();
     let lost = norm(&device).unwrap_err();
-    assert!(matches!(lost, OpError::DeviceLost(_)), "{lost:?}");
-    let sentence = "the device is lost: cpu/rms_norm: panic in rms_norm: a bug of the kernel, in rows of 2";
-    assert_eq!(lost.to_string(), sentence);
+    assert!(matches!(lost, OpError::Panicked { .. }), "{lost:?}");
+    let sentence =
+        "cpu/rms_norm: panic in rms_norm: a bug of the kernel, in rows of 2 (tests/plugins/panics_in_run/lib.rs:";
+    assert!(lost.to_string().starts_with(sentence), "{lost}");
     // From now on it says so of everything, without asking the plugin again.
-    assert_eq!(device.allocate(1).unwrap_err().to_string(), sentence);
+    assert_eq!(device.allocate(1).unwrap_err().to_string(), lost.to_string());
     the_processor_works();
+}
+
+#[test]
+fn a_panic_in_a_plan_says_so() {
+    let device = load(&built("panics_in_run"), "").unwrap().open(0).unwrap();
+    let index = Tensor::plain(&device.allocate(4).unwrap(), 0, Format::I32, &[1, 1]);
+    let error = device.dispatch(&ConvertKvIndex {
+        positions: &index,
+        row_request: &Tensor::plain(&index.memory(), 0, Format::I32, &[1]),
+        block_table: &index,
+        entries_per_page: 1,
+        slots: &Tensor::plain(&device.allocate(4).unwrap(), 0, Format::I32, &[1, 1]),
+    });
+    let error = error.unwrap_err();
+    assert!(matches!(error, OpError::Panicked { .. }), "{error:?}");
+    let sentence =
+        "cpu/convert_kv_index: panic in plan of convert_kv_index: a bug of the plan, for 1 rows, in pages of 1 (";
+    assert!(error.to_string().starts_with(sentence), "{error}");
 }
 
 /// A plugin whose panics cannot be caught is not built at all.

@@ -51,6 +51,14 @@ pub enum OpError {
     /// The backend's context is unusable: reopen the device or restart.
     #[error("the device is lost: {0}")]
     DeviceLost(String),
+    /// The backend panicked and caught it: its state is unknown, and it refuses everything from now on. Restart the process.
+    #[error("{origin}: {message}")]
+    Panicked {
+        /// `backend/op`.
+        origin: String,
+        /// What it said; from the Rust SDK, "panic in OP: TEXT (FILE:LINE)".
+        message: String,
+    },
     /// The backend reports a fault of its own.
     #[error("{origin}: {message}")]
     Backend {

@@ -164,6 +164,11 @@ impl PluginError {
     pub fn is_lasting(&self) -> bool {
         matches!(self.code, DI_E_DEVICE_LOST | DI_E_PANIC) || self.flags & (DI_EF_STICKY | DI_EF_POISONED) != 0
     }
+
+    /// Whether the plugin caught a panic or an exception of its own.
+    pub fn is_panic(&self) -> bool {
+        self.code == DI_E_PANIC
+    }
 }
 
 impl fmt::Display for PluginError {

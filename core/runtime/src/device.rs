@@ -284,7 +284,7 @@ impl OpenDevice {
     fn alive(&self) -> Result<(), OpError> {
         match self.stream.opened.lost.get() {
             None => Ok(()),
-            Some(text) => Err(OpError::DeviceLost(text.clone())),
+            Some(error) => Err(error.clone()),
         }
     }
 
@@ -647,8 +647,11 @@ pub(crate) fn op_error(opened: &Opened, what: &str, bytes: u64, error: &PluginEr
     let backend = opened.backend;
     let origin = if error.origin.is_empty() { format!("{}/{what}", backend.name()) } else { error.origin.clone() };
     if error.is_lasting() {
-        let text = format!("{origin}: {error}");
-        return OpError::DeviceLost(opened.lost.get_or_init(|| text).clone());
+        let lost = || match error.is_panic() {
+            true => OpError::Panicked { origin, message: error.to_string() },
+            false => OpError::DeviceLost(format!("{origin}: {error}")),
+        };
+        return opened.lost.get_or_init(lost).clone();
     }
     match error.code {
         DI_E_UNSUPPORTED => unsupported(backend, what, error.to_string()),

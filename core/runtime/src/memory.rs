@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use deepinfer_ops::OpError;
 use deepinfer_plugin_api::abi::{
     DI_E_INTERNAL, DI_SPACE_DEVICE, DiBackend, DiBuffer, DiDevice, DiEvent, DiGraphExec, DiPlan, DiPlanDestroyFn,
 };
@@ -23,7 +24,7 @@ pub(crate) struct Opened {
     pub(crate) backend: &'static LoadedBackend,
     pub(crate) device: *mut DiDevice,
     /// Set by the first error after which the device is unusable; every later call of every stream gives it again.
-    pub(crate) lost: OnceLock<String>,
+    pub(crate) lost: OnceLock<OpError>,
     state: Mutex<State>,
     /// Retired buffers, to see without the lock that there is none.
     retired_buffers: AtomicUsize,

@@ -5,9 +5,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::*;
+use crate::reflection::OpInfo;
 use crate::sdk::contain::panic_text;
 use crate::sdk::runtime_table::{State, di_str, read_prefix, runtime_table, write_prefix};
-use crate::sdk::vendor::ops_table;
+use crate::sdk::vendor::{FIRST_VENDOR_ID, ops_table};
 use crate::sdk::{Backend, Fault, FaultCode, KernelEntry, extras, host};
 
 /// What [`export_backend!`](crate::export_backend) passes on.
@@ -122,6 +123,13 @@ fn op_table() -> Result<Vec<&'static KernelEntry>, Fault> {
             let problem = format!("two implementations of {op} are called {name:?}; give one another impl_name");
             return Err(Fault::new(FaultCode::Internal, problem));
         }
+    }
+    // Tools and users name ops, not ids.
+    let is_taken = |op: &&OpInfo| op.id >= FIRST_VENDOR_ID && crate::op_by_name(op.name).is_some();
+    if let Some(op) = kernels.iter().map(|kernel| kernel.info).find(is_taken) {
+        let problem =
+            format!("the op {:#010x} of this plugin is called {}, as one of the catalogue; rename it", op.id, op.name);
+        return Err(Fault::new(FaultCode::Internal, problem));
     }
     Ok(kernels)
 }

@@ -100,7 +100,8 @@ impl Fault {
     }
 
     /// Moves the fault into a C error object, which frees itself. `name` is the plugin's; the object's origin is
-    /// `name/op` when the fault knows its own, and `name` otherwise.
+    /// `name/op` when the fault knows its own, and `name` otherwise. An origin that has a `/` already is that of another
+    /// plugin, whose fault a layer passes on, and stays as it is.
     pub fn into_raw(self, name: &str) -> *mut DiError {
         let flags = match self.code {
             FaultCode::OutOfMemory => DI_EF_RETRYABLE,
@@ -119,7 +120,11 @@ impl Fault {
                 release: Some(release),
             },
             message: self.message,
-            origin: self.origin.map_or_else(|| name.to_owned(), |origin| format!("{name}/{origin}")),
+            origin: match self.origin {
+                None => name.to_owned(),
+                Some(origin) if origin.contains('/') => origin,
+                Some(origin) => format!("{name}/{origin}"),
+            },
         });
         // The strings live in the box, whose address no longer changes.
         owned.error.message = DiStr { ptr: owned.message.as_ptr(), len: owned.message.len() };
@@ -276,6 +281,10 @@ mod tests {
         assert_eq!((taken.code, taken.flags, taken.vendor_code), (DI_E_NOT_CAPTURABLE, 0, -3));
         let fault = Fault::from(taken);
         assert_eq!((fault.code, fault.origin.as_deref()), (FaultCode::NotCapturable, Some("npu/copy")));
+        // A layer that passes it on is not where it arose.
+        // SAFETY: just made; taken once.
+        let again = unsafe { ForeignError::take(fault.into_raw("layer")) }.unwrap();
+        assert_eq!(again.origin, "npu/copy");
         // SAFETY: null is success.
         assert!(unsafe { ForeignError::take(std::ptr::null_mut()) }.is_none());
     }

@@ -8,6 +8,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::{DI_LOG_DEBUG, DI_LOG_ERROR, DI_LOG_INFO, DI_LOG_WARN, DiHostApi, DiStr};
+use crate::sdk::contain::note_place;
 
 /// How much a log line matters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +94,7 @@ pub unsafe fn connect(host: *const DiHostApi, name: &'static str) {
         // Leaked: another thread may be writing a line.
         HOST.store(Box::leak(Box::new(Host { api: host, name })), Ordering::Release);
     }
-    HOOK.call_once(|| std::panic::set_hook(Box::new(|info| log(LogLevel::Error, info))));
+    HOOK.call_once(|| std::panic::set_hook(Box::new(|info| log(LogLevel::Error, note_place(info)))));
 }
 
 fn lend(text: &str) -> DiStr {

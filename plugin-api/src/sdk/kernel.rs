@@ -201,7 +201,7 @@ unsafe extern "C" fn supports<K: Kernel>(
     // SAFETY: the contract of this function.
     unsafe {
         let state = State::of(backend);
-        state.containment.call(name, || {
+        state.containment.call_part("supports", name, || {
             let (support, required) = with_raw::<K::Op, _>(proto, |raw| {
                 let required = required(head::<K::Op>(raw).flags);
                 let cx = PlanCx { state, device, required };
@@ -244,7 +244,7 @@ unsafe extern "C" fn plan<K: Kernel>(
     // SAFETY: the contract of this function.
     unsafe {
         let state = State::of(backend);
-        state.containment.call(name, || {
+        state.containment.call_part("plan", name, || {
             let made = with_raw::<K::Op, _>(proto, |raw| {
                 let make = K::PLAN.ok_or_else(|| Fault::unsupported(format!("{} has no plans", K::IMPL_NAME)))?;
                 let required = required(head::<K::Op>(raw).flags);

@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::sdk::contain::panic_text;
+use crate::sdk::contain::panic_fault;
 use crate::sdk::{Fault, FaultCode};
 
 pub use delays::Delays;
@@ -82,9 +82,8 @@ impl Lane {
         let mut pause = || delays.as_mut().into_iter().for_each(Delays::pause);
         while let Some((what, work)) = self.next() {
             pause();
-            let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
-                Err(Fault::new(FaultCode::Panic, format!("panic in {what}: {}", panic_text(&*payload))))
-            });
+            let result = catch_unwind(AssertUnwindSafe(work));
+            let result = result.unwrap_or_else(|payload| Err(panic_fault(what, &*payload)));
             pause();
             let mut state = self.lock();
             state.done += 1;

@@ -1,10 +1,11 @@
-//! The processor's backend with two more kernels, each tried before its own: one of `rms_norm` that panics, and one of
-//! `rstd` that asks for a plan and logs. The rest of it works, so that a model gets as far as its first norm.
+//! The processor's backend with three more kernels, each tried before its own: one of `rms_norm` that panics, one of
+//! `convert_kv_index` whose plan does, and one of `rstd` that asks for a plan and logs. The rest of it works, so that a
+//! model gets as far as its first norm.
 
 #![forbid(unsafe_code)]
 
 use deepinfer_cpu_reference as _;
-use deepinfer_plugin_api::generated::{RmsNormArgs, RstdArgs, RstdProto};
+use deepinfer_plugin_api::generated::{ConvertKvIndexArgs, ConvertKvIndexProto, RmsNormArgs, RstdArgs, RstdProto};
 use deepinfer_plugin_api::sdk::{Cx, Fault, LogLevel, Plan, PlanCx, Support, Workspace, log};
 use deepinfer_plugin_api::{Format, kernel};
 
@@ -13,6 +14,21 @@ kernel!(RmsNorm, rms_norm, impl_name = "panics", priority = 10);
 #[allow(clippy::needless_pass_by_value, reason = "the form of a kernel")]
 fn rms_norm(_: &Cx<'_>, a: RmsNormArgs<'_>) -> Result<(), Fault> {
     panic!("a bug of the kernel, in rows of {}", a.dims.n)
+}
+
+kernel!(ConvertKvIndex, convert, impl_name = "unplanned", priority = 10, plan = plan_pages -> Pages);
+
+/// What a plan of `convert_kv_index` would keep.
+struct Pages(u32);
+
+/// Two lines, as those of a failed assertion.
+fn plan_pages(_: &PlanCx<'_>, a: &ConvertKvIndexProto<'_>) -> Result<Plan<Pages>, Fault> {
+    panic!("a bug of the plan, for {} rows\n  in pages of {}", a.positions.shape()[0], a.entries_per_page)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "the form of a kernel")]
+fn convert(_: &Cx<'_>, pages: &Pages, _: Workspace<'_>, _: ConvertKvIndexArgs<'_>) -> Result<(), Fault> {
+    unreachable!("no plan is ever made, but one for pages of {} is here", pages.0)
 }
 
 kernel!(Rstd, rstd, impl_name = "planned", priority = 10, supports = is_f32, plan = plan_rows -> Columns);
