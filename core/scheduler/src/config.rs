@@ -1,6 +1,9 @@
 //! Limits and sizes, fixed when the scheduler is made.
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::error::ConfigError;
+use crate::plan::PageId;
 
 /// Tokens of a page.
 pub const PAGE_TOKENS: usize = 128;
@@ -45,12 +48,15 @@ pub struct SchedulerConfig {
     pub pages: usize,
     /// Pages 0 to this are never handed out. Padding may write to them.
     pub reserved_pages: usize,
+    /// Hand out pages in an order drawn from this seed; without one, ascending. What requests get must not depend on it,
+    /// which is what this is for.
+    pub page_order_seed: Option<u64>,
     /// State slots on the device; those beyond `max_num_seqs` spare a wait for requests whose last step is in flight.
     pub state_slots: usize,
     /// Keep full pages for later requests with the same beginning. Needs checkpoints.
     pub prefix_caching: bool,
     /// Copies of state slots that can be kept. With 0 there are no hits, and the completions of a request with `n > 1` run
-    /// their prompts each.
+    /// their prompts each. A step in flight holds those that it saves or restores; when all are held, none is saved.
     pub checkpoints: usize,
     /// With prefix caching, a prefill chunk ends at every multiple of this many pages, where a checkpoint is taken. 1 lets
     /// every full page of a prompt end a hit; larger numbers make longer chunks and fewer copies.
@@ -77,6 +83,7 @@ impl SchedulerConfig {
             page_tokens: PAGE_TOKENS,
             pages,
             reserved_pages: 0,
+            page_order_seed: None,
             state_slots,
             prefix_caching: false,
             checkpoints: 0,
@@ -93,6 +100,18 @@ impl SchedulerConfig {
     /// Pages that `tokens` tokens lie in.
     pub fn pages_of(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.page_tokens)
+    }
+
+    /// Pages that requests can have, in the order in which they are first handed out.
+    pub(crate) fn page_order(&self) -> Vec<PageId> {
+        let mut pages: Vec<PageId> = (self.reserved_pages as PageId..self.pages as PageId).collect();
+        if let Some(seed) = self.page_order_seed {
+            for at in (1..pages.len()).rev() {
+                let noise = xxh3_64_with_seed(&(at as u64).to_le_bytes(), seed);
+                pages.swap(at, (noise % (at as u64 + 1)) as usize);
+            }
+        }
+        pages
     }
 
     /// Pages that admission leaves free.

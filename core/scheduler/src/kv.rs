@@ -17,7 +17,7 @@ impl Kv {
     pub(crate) fn new(config: &SchedulerConfig, hash: HashFn) -> Self {
         let cached = if config.prefix_caching { config.pages } else { 0 };
         Self {
-            pool: PagePool::new(config.reserved_pages, config.pages, config.depth),
+            pool: PagePool::new(&config.page_order(), config.pages, config.depth),
             prefix: PrefixCache::new(cached, config.page_tokens, hash),
             checkpoints: CheckpointPool::new(config.checkpoints),
         }

@@ -32,11 +32,12 @@ pub(crate) struct PagePool {
 }
 
 impl PagePool {
-    /// Pages `reserved..pages`, all free, for at most `depth` steps in flight.
-    pub(crate) fn new(reserved: usize, pages: usize, depth: usize) -> Self {
+    /// The pages below `pages` that are in `order` are free and first handed out in that order, the others never. At most
+    /// `depth` steps are in flight.
+    pub(crate) fn new(order: &[PageId], pages: usize, depth: usize) -> Self {
         let (mut links, mut free) = (Links::new(pages), List::new());
-        for page in reserved..pages {
-            free.push_back(&mut links, page as PageId);
+        for &page in order {
+            free.push_back(&mut links, page);
         }
         Self {
             pages: vec![Page::default(); pages],
@@ -198,15 +199,15 @@ mod tests {
 
     #[test]
     fn reserved_pages_are_never_handed_out() {
-        let mut pool = PagePool::new(1, 3, 1);
-        assert_eq!([take(&mut pool), take(&mut pool)], [1, 2]);
+        let mut pool = PagePool::new(&[2, 1], 3, 1);
+        assert_eq!([take(&mut pool), take(&mut pool)], [2, 1]);
         assert_eq!(pool.take(), None);
         pool.check(1, &[0, 1, 1]);
     }
 
     #[test]
     fn a_page_is_free_when_its_last_holder_is_gone() {
-        let mut pool = PagePool::new(0, 1, 1);
+        let mut pool = PagePool::new(&[0], 1, 1);
         let page = take(&mut pool);
         pool.hold(page);
         pool.release(page, StepId(0));
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "released by somebody")]
     fn a_double_free_panics() {
-        let mut pool = PagePool::new(0, 1, 1);
+        let mut pool = PagePool::new(&[0], 1, 1);
         let page = take(&mut pool);
         pool.release(page, StepId(0));
         pool.release(page, StepId(0));
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_released_page_waits_for_the_last_step_of_any_holder() {
-        let mut pool = PagePool::new(0, 1, 2);
+        let mut pool = PagePool::new(&[0], 1, 2);
         let page = take(&mut pool);
         pool.hold(page);
         pool.release(page, StepId(2));
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_retiring_page_can_be_held_again() {
-        let mut pool = PagePool::new(0, 2, 1);
+        let mut pool = PagePool::new(&[0, 1], 2, 1);
         let page = take(&mut pool);
         pool.set_cached(page);
         pool.release(page, StepId(1));
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn uncached_pages_are_handed_out_first_and_cached_ones_by_age() {
-        let mut pool = PagePool::new(0, 4, 1);
+        let mut pool = PagePool::new(&[0, 1, 2, 3], 4, 1);
         let pages: Vec<PageId> = (0..4).map(|_| take(&mut pool)).collect();
         for &page in &pages[..3] {
             pool.set_cached(page);

@@ -44,7 +44,8 @@ pub struct Scheduler {
     last_was_prefill: bool,
     next_id: u64,
     next_arrival: u64,
-    /// The first waiting request, if it could not be admitted, and the free pages that it needs.
+    /// The first waiting request, if it could not be admitted, and the free pages that it takes: the search for a hit is
+    /// not repeated before there are so many.
     blocked: Option<(RequestId, usize)>,
     /// Pages of the hit that is being considered.
     hit: Vec<PageId>,

@@ -16,8 +16,8 @@ pub(super) struct Start {
 }
 
 impl Scheduler {
-    /// Admits `key`, the first waiting request, to `step` if slot and pages allow. Requests behind it never overtake it: what it needs becomes
-    /// free in the end only if others do not take it first.
+    /// Admits `key`, the first waiting request, to `step` if slot and pages allow. Requests behind it never overtake it: what
+    /// it needs becomes free in the end only if others do not take it first.
     ///
     /// A request must leave free, besides its own tokens so far, what running prefills still need (`promised` pages), and the
     /// watermark: otherwise the next decode steps would preempt it again. When nothing runs there is nobody to care for.
@@ -27,9 +27,10 @@ impl Scheduler {
         }
         loop {
             let alone = self.running.is_empty();
+            let margin = if alone { 0 } else { promised + self.config.watermark_pages() };
             let id = self.requests[key].id;
             let free = self.kv.pool.free();
-            if !alone && self.blocked.is_some_and(|(blocked, needed)| blocked == id && free < needed) {
+            if !alone && self.blocked.is_some_and(|(blocked, own)| blocked == id && free < own + margin) {
                 return None;
             }
             let start = self.find_start(key);
@@ -38,12 +39,11 @@ impl Scheduler {
             let tokens = if reserve { request.max_len - 1 } else { request.ledger.len() };
             let held_by_others = self.hit.iter().filter(|&&page| !self.kv.pool.is_free(page)).count();
             let own = self.config.pages_of(tokens) - held_by_others;
-            let needed = if alone { own } else { own + promised + self.config.watermark_pages() };
-            if needed <= free {
+            if free >= own + margin {
                 return Some(self.start(key, start, step, reserve));
             }
             if !alone || !self.drop_fork_point() {
-                self.blocked = Some((id, needed));
+                self.blocked = Some((id, own));
                 return None;
             }
         }

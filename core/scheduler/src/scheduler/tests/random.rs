@@ -76,6 +76,7 @@ fn config() -> impl Strategy<Value = (SchedulerConfig, bool)> {
             reserve_after,
             page_tokens,
             reserved_pages,
+            page_order_seed: (pure == 1).then_some(7),
             prefix_caching: caching > 0 && checkpoints > 0,
             checkpoints,
             checkpoint_pages,

@@ -341,6 +341,23 @@ fn reserved_pages_are_nobodys() {
 }
 
 #[test]
+fn a_seed_permutes_the_pages() {
+    let pages = |seed| {
+        let config = SchedulerConfig { page_order_seed: seed, reserved_pages: 1, ..config(33, 1) };
+        let mut world = World::new(config);
+        add(&mut world, 32 * 4, 1);
+        world.schedule().expect("the prompt").page_table.clone()
+    };
+    let plain: Vec<u32> = (1..33).collect();
+    assert_eq!(pages(None), plain);
+    assert_eq!(pages(Some(1)), pages(Some(1)));
+    assert_ne!(pages(Some(1)), pages(Some(2)));
+    let mut sorted = pages(Some(1));
+    sorted.sort_unstable();
+    assert_eq!(sorted, plain);
+}
+
+#[test]
 fn buffers_of_a_plan_are_used_again() {
     let mut world = World::new(SchedulerConfig { page_tokens: 128, ..config(16, 8) });
     for _ in 0..8 {
