@@ -8,22 +8,22 @@ use crate::abi::{DiOpHeader, DiTensor, DiTensorList};
 use crate::check::{ArgError, Checker, Shaped, ShapedList, ceil_div, extent_or_zero};
 use crate::contract::{Class, Contract, Terms};
 use crate::extents::{Arguments, Extents, Named};
-use crate::reflection::{ArgInfo, Kind, Op, OpInfo, RawArgs, Role};
+use crate::reflection::{ArgInfo, Kind, Op, OpInfo, RawArgs, Refusal, Role};
 use crate::sdk::tensor::{Desc, DescList, In, InList, Out};
 
-/// Arguments of `gather`, version 1, as they cross the boundary.
+/// Arguments of `gather`, version 1, as they cross the boundary. What they mean: [`Gather`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsGatherV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Rows to choose from.
+    /// `[N, C]` in, F32, BF16, I32, U8. Rows to choose from.
     pub table: DiTensor,
-    /// Row numbers.
+    /// `[M]` in, I32. Row numbers.
     pub index: DiTensor,
     /// Times that each row is written.
     pub repeat: u32,
-    /// Chosen rows.
+    /// `[M, repeat, C]` out, F32, BF16, I32, U8. Chosen rows.
     pub out: DiTensor,
 }
 
@@ -70,35 +70,57 @@ fn extents_of_gather(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("N", dims.n), ("C", dims.c), ("M", dims.m), ("repeat", repeat as usize)]))
 }
 
-/// Checked arguments of one `gather` call, for a kernel.
+/// Checked arguments of one `gather` call, for a kernel. What they mean: [`Gather`].
 pub struct GatherArgs<'a> {
     /// Extents.
     pub dims: GatherDims,
-    /// Rows to choose from.
+    /// `[N, C]` in, F32, BF16, I32, U8. Rows to choose from.
     pub table: In<'a>,
-    /// Row numbers.
+    /// `[M]` in, I32. Row numbers.
     pub index: In<'a>,
     /// Times that each row is written.
     pub repeat: u32,
-    /// Chosen rows.
+    /// `[M, repeat, C]` out, F32, BF16, I32, U8. Chosen rows.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `gather` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `gather` call, for `supports` and `plan`. What they mean: [`Gather`].
 pub struct GatherProto<'a> {
     /// Extents.
     pub dims: GatherDims,
-    /// Rows to choose from.
+    /// `[N, C]` in, F32, BF16, I32, U8. Rows to choose from.
     pub table: Desc<'a>,
-    /// Row numbers.
+    /// `[M]` in, I32. Row numbers.
     pub index: Desc<'a>,
     /// Times that each row is written.
     pub repeat: u32,
-    /// Chosen rows.
+    /// `[M, repeat, C]` out, F32, BF16, I32, U8. Chosen rows.
     pub out: Desc<'a>,
 }
 
 /// Rows of a table, by index.
+///
+/// Version 1, id 1, profiles: v41-text.
+///
+/// ```text
+/// out[m, r, :] = table[index[m], :] for every r < repeat. An index outside 0..N gives a row of zeros.
+/// out has the table's dtype, or one of table and out is BF16 and the other F32: BF16 widens exactly, F32 rounds to nearest, ties to even.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `table` | in | `[N, C]` | F32, BF16, I32, U8 | Rows to choose from. |
+/// | `index` | in | `[M]` | I32 | Row numbers. |
+/// | `repeat` | scalar |  | u32 | Times that each row is written. |
+/// | `out` | out | `[M, repeat, C]` | F32, BF16, I32, U8 | Chosen rows. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: F32 to BF16 to nearest even; nothing else is rounded; denormals: kept; NaN: payloads are copied where the dtype stays; between F32 and BF16 any NaN is as good as another; duplicates: a row that is named twice is written twice.
+/// ```
+///
+/// Refused:
+///
+/// - `out`: a dtype other than the table's, unless the two are F32 and BF16
 pub struct Gather;
 
 impl Gather {
@@ -119,7 +141,7 @@ impl Gather {
             accumulator: "none",
             rounding: "F32 to BF16 to nearest even; nothing else is rounded",
             denormals: "kept",
-            nan: "payloads are copied; an F32 NaN rounds to a quiet BF16 NaN",
+            nan: "payloads are copied where the dtype stays; between F32 and BF16 any NaN is as good as another",
             duplicates: "a row that is named twice is written twice",
         },
         extents: extents_of_gather,
@@ -165,6 +187,7 @@ impl Gather {
                 like: "",
             },
         ],
+        refuses: &[Refusal { args: &["out"], when: "a dtype other than the table's, unless the two are F32 and BF16" }],
     };
 }
 
@@ -203,19 +226,19 @@ impl Op for Gather {
     }
 }
 
-/// Arguments of `rms_norm`, version 1, as they cross the boundary.
+/// Arguments of `rms_norm`, version 1, as they cross the boundary. What they mean: [`RmsNorm`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsRmsNormV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: DiTensor,
-    /// Gain per column.
+    /// `[N]` in, F32, BF16. Gain per column.
     pub weight: DiTensor,
     /// Added to the mean square.
     pub eps: f32,
-    /// Normalised rows.
+    /// `[T, N]` out, as `x`. Normalised rows.
     pub out: DiTensor,
 }
 
@@ -253,35 +276,55 @@ fn extents_of_rms_norm(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("N", dims.n)]))
 }
 
-/// Checked arguments of one `rms_norm` call, for a kernel.
+/// Checked arguments of one `rms_norm` call, for a kernel. What they mean: [`RmsNorm`].
 pub struct RmsNormArgs<'a> {
     /// Extents.
     pub dims: RmsNormDims,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: In<'a>,
-    /// Gain per column.
+    /// `[N]` in, F32, BF16. Gain per column.
     pub weight: In<'a>,
     /// Added to the mean square.
     pub eps: f32,
-    /// Normalised rows.
+    /// `[T, N]` out, as `x`. Normalised rows.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `rms_norm` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `rms_norm` call, for `supports` and `plan`. What they mean: [`RmsNorm`].
 pub struct RmsNormProto<'a> {
     /// Extents.
     pub dims: RmsNormDims,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: Desc<'a>,
-    /// Gain per column.
+    /// `[N]` in, F32, BF16. Gain per column.
     pub weight: Desc<'a>,
     /// Added to the mean square.
     pub eps: f32,
-    /// Normalised rows.
+    /// `[T, N]` out, as `x`. Normalised rows.
     pub out: Desc<'a>,
 }
 
 /// Root-mean-square normalisation with a weight.
+///
+/// Version 1, id 2, profiles: v41-text.
+///
+/// ```text
+/// out[t, n] = round(weight[n] * (x[t, n] * (mean_n(x[t, n]^2) + eps)^-1/2)), rounded once to the dtype of out.
+/// An all-zero row gives zeros for every eps >= 0, also when eps is so small that the inverse root is huge, and when eps is 0.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, N]` | F32, BF16 | Rows. |
+/// | `weight` | in | `[N]` | F32, BF16 | Gain per column. |
+/// | `eps` | scalar |  | f32 | Added to the mean square. |
+/// | `out` | out | `[T, N]` | as `x` | Normalised rows. |
+///
+/// ```text
+/// Contract: BOUND(N+2, 1) + ULP(2); bound: the root halves the error of the mean square (N products and additions, the division, eps): factor * gamma / 2 of the value; ulps for the inverse root and two products; accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: a NaN or infinity in a row makes that row NaN and no other; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 pub struct RmsNorm;
 
 impl RmsNorm {
@@ -348,6 +391,7 @@ impl RmsNorm {
                 like: "x",
             },
         ],
+        refuses: &[],
     };
 }
 
@@ -386,17 +430,17 @@ impl Op for RmsNorm {
     }
 }
 
-/// Arguments of `rstd`, version 1, as they cross the boundary.
+/// Arguments of `rstd`, version 1, as they cross the boundary. What they mean: [`Rstd`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsRstdV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: DiTensor,
     /// Added to the mean square.
     pub eps: f32,
-    /// One value per row.
+    /// `[T]` out, F32. One value per row.
     pub out: DiTensor,
 }
 
@@ -430,31 +474,49 @@ fn extents_of_rstd(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("N", dims.n)]))
 }
 
-/// Checked arguments of one `rstd` call, for a kernel.
+/// Checked arguments of one `rstd` call, for a kernel. What they mean: [`Rstd`].
 pub struct RstdArgs<'a> {
     /// Extents.
     pub dims: RstdDims,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: In<'a>,
     /// Added to the mean square.
     pub eps: f32,
-    /// One value per row.
+    /// `[T]` out, F32. One value per row.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `rstd` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `rstd` call, for `supports` and `plan`. What they mean: [`Rstd`].
 pub struct RstdProto<'a> {
     /// Extents.
     pub dims: RstdDims,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: Desc<'a>,
     /// Added to the mean square.
     pub eps: f32,
-    /// One value per row.
+    /// `[T]` out, F32. One value per row.
     pub out: Desc<'a>,
 }
 
 /// Reciprocal root mean square of rows.
+///
+/// Version 1, id 3, profiles: v41-text.
+///
+/// ```text
+/// out[t] = (mean_n(x[t, n]^2) + eps)^-1/2 in F32. The mean of a row without columns is 0/0: its result is NaN.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, N]` | F32, BF16 | Rows. |
+/// | `eps` | scalar |  | f32 | Added to the mean square. |
+/// | `out` | out | `[T]` | F32 | One value per row. |
+///
+/// ```text
+/// Contract: BOUND(N+2, 1) + ULP(1); bound: the root halves the error of the mean square (N products and additions, the division, eps): factor * gamma / 2 of the value; ulps for the inverse root; accumulator: f32 or wider; rounding: once, to F32; denormals: kept; NaN: a NaN in a row makes its result NaN; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 pub struct Rstd;
 
 impl Rstd {
@@ -511,6 +573,7 @@ impl Rstd {
                 like: "",
             },
         ],
+        refuses: &[],
     };
 }
 
@@ -547,19 +610,19 @@ impl Op for Rstd {
     }
 }
 
-/// Arguments of `linear`, version 1, as they cross the boundary.
+/// Arguments of `linear`, version 1, as they cross the boundary. What they mean: [`Linear`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsLinearV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Input rows.
+    /// `[T, groups*K]` in, F32, BF16, FP8_ROW32. Input rows.
     pub x: DiTensor,
-    /// Weights, one output per row.
+    /// `[groups*O, K]` in, F32, BF16, FP8_TILE32, FP4_ROW32. Weights, one output per row.
     pub weight: DiTensor,
     /// Diagonal blocks, at least 1.
     pub groups: u32,
-    /// Output rows.
+    /// `[T, groups*O]` out, F32, BF16. Output rows.
     pub out: DiTensor,
 }
 
@@ -607,35 +670,58 @@ fn extents_of_linear(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("K", dims.k), ("O", dims.o), ("groups", groups as usize)]))
 }
 
-/// Checked arguments of one `linear` call, for a kernel.
+/// Checked arguments of one `linear` call, for a kernel. What they mean: [`Linear`].
 pub struct LinearArgs<'a> {
     /// Extents.
     pub dims: LinearDims,
-    /// Input rows.
+    /// `[T, groups*K]` in, F32, BF16, FP8_ROW32. Input rows.
     pub x: In<'a>,
-    /// Weights, one output per row.
+    /// `[groups*O, K]` in, F32, BF16, FP8_TILE32, FP4_ROW32. Weights, one output per row.
     pub weight: In<'a>,
     /// Diagonal blocks, at least 1.
     pub groups: u32,
-    /// Output rows.
+    /// `[T, groups*O]` out, F32, BF16. Output rows.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `linear` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `linear` call, for `supports` and `plan`. What they mean: [`Linear`].
 pub struct LinearProto<'a> {
     /// Extents.
     pub dims: LinearDims,
-    /// Input rows.
+    /// `[T, groups*K]` in, F32, BF16, FP8_ROW32. Input rows.
     pub x: Desc<'a>,
-    /// Weights, one output per row.
+    /// `[groups*O, K]` in, F32, BF16, FP8_TILE32, FP4_ROW32. Weights, one output per row.
     pub weight: Desc<'a>,
     /// Diagonal blocks, at least 1.
     pub groups: u32,
-    /// Output rows.
+    /// `[T, groups*O]` out, F32, BF16. Output rows.
     pub out: Desc<'a>,
 }
 
 /// Product with a transposed weight matrix, optionally block-diagonal.
+///
+/// Version 1, id 4, profiles: v41-text.
+///
+/// ```text
+/// out[t, g*O + o] = round(sum_k x[t, g*K + k] * weight[g*O + o, k]) for every group g < groups; groups is 1 for a plain matrix.
+/// Quantised operands enter as element * scale. An FP8 x has one UE8M0 scale per row and 32 columns, an FP8 weight one per 32 x 32 tile (edge tiles may be partial), an FP4 weight one per row and 32 columns.
+/// The order of the sum may depend on K and on the formats, never on T.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, groups*K]` | F32, BF16, FP8_ROW32 | Input rows. |
+/// | `weight` | in | `[groups*O, K]` | F32, BF16, FP8_TILE32, FP4_ROW32 | Weights, one output per row. |
+/// | `groups` | scalar |  | u32 | Diagonal blocks, at least 1. |
+/// | `out` | out | `[T, groups*O]` | F32, BF16 | Output rows. |
+///
+/// ```text
+/// Contract: BOUND(K, 2); accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates into the row or column that holds it; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `groups`: 0
 pub struct Linear;
 
 impl Linear {
@@ -702,6 +788,7 @@ impl Linear {
                 like: "",
             },
         ],
+        refuses: &[Refusal { args: &["groups"], when: "0" }],
     };
 }
 
@@ -740,19 +827,19 @@ impl Op for Linear {
     }
 }
 
-/// Arguments of `grouped_linear`, version 1, as they cross the boundary.
+/// Arguments of `grouped_linear`, version 1, as they cross the boundary. What they mean: [`GroupedLinear`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsGroupedLinearV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Rows, sorted by expert.
+    /// `[M, K]` in, F32, BF16, FP8_ROW32. Rows, sorted by expert.
     pub x: DiTensor,
-    /// First row of each expert, then the end.
+    /// `[E+1]` in, I32. First row of each expert, then the end.
     pub expert_start: DiTensor,
-    /// One matrix per expert.
+    /// `E x [O, K]` in, F32, BF16, FP8_TILE32, FP4_ROW32. One matrix per expert.
     pub weight: DiTensorList,
-    /// Output rows.
+    /// `[M, O]` inout, F32, BF16. Output rows.
     pub out: DiTensor,
 }
 
@@ -802,35 +889,60 @@ fn extents_of_grouped_linear(arguments: &Arguments) -> Result<Extents, ArgError>
     Ok(Extents::new([("E", dims.e), ("M", dims.m), ("K", dims.k), ("O", dims.o)]))
 }
 
-/// Checked arguments of one `grouped_linear` call, for a kernel.
+/// Checked arguments of one `grouped_linear` call, for a kernel. What they mean: [`GroupedLinear`].
 pub struct GroupedLinearArgs<'a> {
     /// Extents.
     pub dims: GroupedLinearDims,
-    /// Rows, sorted by expert.
+    /// `[M, K]` in, F32, BF16, FP8_ROW32. Rows, sorted by expert.
     pub x: In<'a>,
-    /// First row of each expert, then the end.
+    /// `[E+1]` in, I32. First row of each expert, then the end.
     pub expert_start: In<'a>,
-    /// One matrix per expert.
+    /// `E x [O, K]` in, F32, BF16, FP8_TILE32, FP4_ROW32. One matrix per expert.
     pub weight: InList<'a>,
-    /// Output rows.
+    /// `[M, O]` inout, F32, BF16. Output rows.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `grouped_linear` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `grouped_linear` call, for `supports` and `plan`. What they mean: [`GroupedLinear`].
 pub struct GroupedLinearProto<'a> {
     /// Extents.
     pub dims: GroupedLinearDims,
-    /// Rows, sorted by expert.
+    /// `[M, K]` in, F32, BF16, FP8_ROW32. Rows, sorted by expert.
     pub x: Desc<'a>,
-    /// First row of each expert, then the end.
+    /// `[E+1]` in, I32. First row of each expert, then the end.
     pub expert_start: Desc<'a>,
-    /// One matrix per expert.
+    /// `E x [O, K]` in, F32, BF16, FP8_TILE32, FP4_ROW32. One matrix per expert.
     pub weight: DescList<'a>,
-    /// Output rows.
+    /// `[M, O]` inout, F32, BF16. Output rows.
     pub out: Desc<'a>,
 }
 
 /// Products of row ranges with one weight matrix each: the experts of a mixture.
+///
+/// Version 1, id 5, profiles: v41-text.
+///
+/// ```text
+/// For e < E and rows m in expert_start[e] .. expert_start[e+1]: out[m, o] = round(sum_k x[m, k] * weight[e][o, k]).
+/// expert_start ascends from 0; an expert may have no rows. Rows from expert_start[E] on keep their bits. The weights may differ in format from expert to expert.
+/// The result of a row depends on that row and its expert alone.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[M, K]` | F32, BF16, FP8_ROW32 | Rows, sorted by expert. |
+/// | `expert_start` | in | `[E+1]` | I32 | First row of each expert, then the end. |
+/// | `weight` | in | `E x [O, K]` | F32, BF16, FP8_TILE32, FP4_ROW32 | One matrix per expert. |
+/// | `out` | inout | `[M, O]` | F32, BF16 | Output rows. |
+///
+/// ```text
+/// Contract: BOUND(K, 2); accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates into the row that holds it; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `expert_start`: an expert_start\[0\] that is not 0
+/// - `expert_start`: an expert_start\[E\] above M
+/// - `expert_start`: a value below the one before it
 pub struct GroupedLinear;
 
 impl GroupedLinear {
@@ -897,6 +1009,11 @@ impl GroupedLinear {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["expert_start"], when: "an expert_start[0] that is not 0" },
+            Refusal { args: &["expert_start"], when: "an expert_start[E] above M" },
+            Refusal { args: &["expert_start"], when: "a value below the one before it" },
+        ],
     };
 }
 
@@ -935,15 +1052,15 @@ impl Op for GroupedLinear {
     }
 }
 
-/// Arguments of `quantize`, version 1, as they cross the boundary.
+/// Arguments of `quantize`, version 1, as they cross the boundary. What they mean: [`Quantize`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsQuantizeV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: DiTensor,
-    /// Codes and scales.
+    /// `[T, N]` out, FP8_ROW32, FP4_ROW32, FP4_ROW16. Codes and scales.
     pub out: DiTensor,
 }
 
@@ -978,27 +1095,50 @@ fn extents_of_quantize(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("N", dims.n)]))
 }
 
-/// Checked arguments of one `quantize` call, for a kernel.
+/// Checked arguments of one `quantize` call, for a kernel. What they mean: [`Quantize`].
 pub struct QuantizeArgs<'a> {
     /// Extents.
     pub dims: QuantizeDims,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: In<'a>,
-    /// Codes and scales.
+    /// `[T, N]` out, FP8_ROW32, FP4_ROW32, FP4_ROW16. Codes and scales.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `quantize` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `quantize` call, for `supports` and `plan`. What they mean: [`Quantize`].
 pub struct QuantizeProto<'a> {
     /// Extents.
     pub dims: QuantizeDims,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: Desc<'a>,
-    /// Codes and scales.
+    /// `[T, N]` out, FP8_ROW32, FP4_ROW32, FP4_ROW16. Codes and scales.
     pub out: Desc<'a>,
 }
 
 /// Rounds rows to a scaled 8- or 4-bit format.
+///
+/// Version 1, id 6, profiles: v41-text.
+///
+/// ```text
+/// The format of out says how. Per row and group of columns: amax = max |x|;
+/// FP8_ROW32: scale = the smallest power of two >= max(amax, 1e-4) * f32(1/448), element = E4M3(clamp(x / scale, 448)).
+/// FP4_ROW32: scale = the smallest power of two >= max(amax, 6 * 2^-126) * f32(1/6), element = E2M1(clamp(x / scale, 6)).
+/// FP4_ROW16: scale = E4M3(min(max(amax, 6 * 2^-9) * f32(1/6), 448)), element = E2M1(clamp(x / scale, 6)).
+/// Products are F32; rounding is to nearest, ties to even. Columns are a multiple of the group.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, N]` | F32, BF16 | Rows. |
+/// | `out` | out | `[T, N]` | FP8_ROW32, FP4_ROW32, FP4_ROW16 | Codes and scales. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: products and quotients to F32, then to the element, to nearest even; denormals: kept until the product or quotient in F32; the smallest scales are in the semantics; NaN: a NaN or infinity makes a UE8M0 scale NaN and with it its group; an FP4_ROW16 scale is NaN (0x7F) for a NaN and 448 for an infinity. In a group whose scale is NaN every code is the largest of its format (NaN for E4M3, 6 for E2M1) with the sign of its element; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `x`, `out`: columns that are no multiple of the group of out: 32, or 16 of FP4_ROW16
 pub struct Quantize;
 
 impl Quantize {
@@ -1019,7 +1159,7 @@ impl Quantize {
             accumulator: "none",
             rounding: "products and quotients to F32, then to the element, to nearest even",
             denormals: "kept until the product or quotient in F32; the smallest scales are in the semantics",
-            nan: "a NaN or infinity makes a UE8M0 scale NaN and with it its group; an FP4_ROW16 scale is NaN for a NaN and 448 for an infinity",
+            nan: "a NaN or infinity makes a UE8M0 scale NaN and with it its group; an FP4_ROW16 scale is NaN (0x7F) for a NaN and 448 for an infinity. In a group whose scale is NaN every code is the largest of its format (NaN for E4M3, 6 for E2M1) with the sign of its element",
             duplicates: "none: no index",
         },
         extents: extents_of_quantize,
@@ -1045,6 +1185,10 @@ impl Quantize {
                 like: "",
             },
         ],
+        refuses: &[Refusal {
+            args: &["x", "out"],
+            when: "columns that are no multiple of the group of out: 32, or 16 of FP4_ROW16",
+        }],
     };
 }
 
@@ -1079,17 +1223,17 @@ impl Op for Quantize {
     }
 }
 
-/// Arguments of `rope`, version 1, as they cross the boundary.
+/// Arguments of `rope`, version 1, as they cross the boundary. What they mean: [`Rope`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsRopeV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Vectors, rotated in place.
+    /// `[T, H, D]` inout, F32, BF16. Vectors, rotated in place.
     pub x: DiTensor,
-    /// Absolute positions.
+    /// `[T]` in, I32. Absolute positions.
     pub positions: DiTensor,
-    /// Angular frequencies in radians per position.
+    /// `[R]` in, F32. Angular frequencies in radians per position.
     pub freqs: DiTensor,
     /// 1 rotates back.
     pub inverse: u32,
@@ -1133,35 +1277,58 @@ fn extents_of_rope(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("H", dims.h), ("D", dims.d), ("R", dims.r), ("inverse", inverse as usize)]))
 }
 
-/// Checked arguments of one `rope` call, for a kernel.
+/// Checked arguments of one `rope` call, for a kernel. What they mean: [`Rope`].
 pub struct RopeArgs<'a> {
     /// Extents.
     pub dims: RopeDims,
-    /// Vectors, rotated in place.
+    /// `[T, H, D]` inout, F32, BF16. Vectors, rotated in place.
     pub x: Out<'a>,
-    /// Absolute positions.
+    /// `[T]` in, I32. Absolute positions.
     pub positions: In<'a>,
-    /// Angular frequencies in radians per position.
+    /// `[R]` in, F32. Angular frequencies in radians per position.
     pub freqs: In<'a>,
     /// 1 rotates back.
     pub inverse: u32,
 }
 
-/// Shapes, formats and scalars of a `rope` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `rope` call, for `supports` and `plan`. What they mean: [`Rope`].
 pub struct RopeProto<'a> {
     /// Extents.
     pub dims: RopeDims,
-    /// Vectors, rotated in place.
+    /// `[T, H, D]` inout, F32, BF16. Vectors, rotated in place.
     pub x: Desc<'a>,
-    /// Absolute positions.
+    /// `[T]` in, I32. Absolute positions.
     pub positions: Desc<'a>,
-    /// Angular frequencies in radians per position.
+    /// `[R]` in, F32. Angular frequencies in radians per position.
     pub freqs: Desc<'a>,
     /// 1 rotates back.
     pub inverse: u32,
 }
 
 /// Rotary position embedding of the last channels, in place.
+///
+/// Version 1, id 7, profiles: v41-text.
+///
+/// ```text
+/// With R = number of freqs, the last 2R channels of every x[t, h, :] are R pairs (a, b) of neighbours. angle_i = f32(positions[t]) * freqs[i], one F32 product;
+/// a' = a * cos - b * sin, b' = a * sin + b * cos, rounded to the dtype of x. inverse = 1 uses -angle. The channels before them keep their bits.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | inout | `[T, H, D]` | F32, BF16 | Vectors, rotated in place. |
+/// | `positions` | in | `[T]` | I32 | Absolute positions. |
+/// | `freqs` | in | `[R]` | F32 | Angular frequencies in radians per position. |
+/// | `inverse` | scalar |  | u32 | 1 rotates back. |
+///
+/// ```text
+/// Contract: ULP(2); bound: of the larger of the pair; accumulator: f32 or wider; rounding: once, to the dtype of x; denormals: kept; NaN: propagates within its pair; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `inverse`: neither 0 nor 1
+/// - `freqs`: more than D/2
 pub struct Rope;
 
 impl Rope {
@@ -1228,6 +1395,10 @@ impl Rope {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["inverse"], when: "neither 0 nor 1" },
+            Refusal { args: &["freqs"], when: "more than D/2" },
+        ],
     };
 }
 
@@ -1266,19 +1437,19 @@ impl Op for Rope {
     }
 }
 
-/// Arguments of `hc_mix`, version 1, as they cross the boundary.
+/// Arguments of `hc_mix`, version 1, as they cross the boundary. What they mean: [`HcMix`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsHcMixV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Projections of the flattened stream.
+    /// `[T, 2*C+C*C]` in, F32. Projections of the flattened stream.
     pub mix: DiTensor,
-    /// Reciprocal root mean square of the flattened stream.
+    /// `[T]` in, F32. Reciprocal root mean square of the flattened stream.
     pub rstd: DiTensor,
-    /// Bias: C pre, C post, C*C comb.
+    /// `[2*C+C*C]` in, F32. Bias: C pre, C post, C*C comb.
     pub base: DiTensor,
-    /// Gains of pre, post and comb.
+    /// `[3]` in, F32. Gains of pre, post and comb.
     pub scale: DiTensor,
     /// C: copies of the stream.
     pub copies: u32,
@@ -1286,11 +1457,11 @@ pub struct DiArgsHcMixV1 {
     pub iters: u32,
     /// Added as stated above.
     pub eps: f32,
-    /// Collapse weights for the next sublayer.
+    /// `[T, C]` out, F32. Collapse weights for the next sublayer.
     pub pre: DiTensor,
-    /// Weight of the sublayer's output per copy.
+    /// `[T, C]` out, F32. Weight of the sublayer's output per copy.
     pub post: DiTensor,
-    /// comb[t, i, j] carries copy i into copy j.
+    /// `[T, C, C]` out, F32. comb[t, i, j] carries copy i into copy j.
     pub comb: DiTensor,
 }
 
@@ -1357,17 +1528,17 @@ fn extents_of_hc_mix(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("copies", copies as usize), ("C", copies as usize), ("iters", iters as usize)]))
 }
 
-/// Checked arguments of one `hc_mix` call, for a kernel.
+/// Checked arguments of one `hc_mix` call, for a kernel. What they mean: [`HcMix`].
 pub struct HcMixArgs<'a> {
     /// Extents.
     pub dims: HcMixDims,
-    /// Projections of the flattened stream.
+    /// `[T, 2*C+C*C]` in, F32. Projections of the flattened stream.
     pub mix: In<'a>,
-    /// Reciprocal root mean square of the flattened stream.
+    /// `[T]` in, F32. Reciprocal root mean square of the flattened stream.
     pub rstd: In<'a>,
-    /// Bias: C pre, C post, C*C comb.
+    /// `[2*C+C*C]` in, F32. Bias: C pre, C post, C*C comb.
     pub base: In<'a>,
-    /// Gains of pre, post and comb.
+    /// `[3]` in, F32. Gains of pre, post and comb.
     pub scale: In<'a>,
     /// C: copies of the stream.
     pub copies: u32,
@@ -1375,25 +1546,25 @@ pub struct HcMixArgs<'a> {
     pub iters: u32,
     /// Added as stated above.
     pub eps: f32,
-    /// Collapse weights for the next sublayer.
+    /// `[T, C]` out, F32. Collapse weights for the next sublayer.
     pub pre: Out<'a>,
-    /// Weight of the sublayer's output per copy.
+    /// `[T, C]` out, F32. Weight of the sublayer's output per copy.
     pub post: Out<'a>,
-    /// comb[t, i, j] carries copy i into copy j.
+    /// `[T, C, C]` out, F32. comb[t, i, j] carries copy i into copy j.
     pub comb: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `hc_mix` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `hc_mix` call, for `supports` and `plan`. What they mean: [`HcMix`].
 pub struct HcMixProto<'a> {
     /// Extents.
     pub dims: HcMixDims,
-    /// Projections of the flattened stream.
+    /// `[T, 2*C+C*C]` in, F32. Projections of the flattened stream.
     pub mix: Desc<'a>,
-    /// Reciprocal root mean square of the flattened stream.
+    /// `[T]` in, F32. Reciprocal root mean square of the flattened stream.
     pub rstd: Desc<'a>,
-    /// Bias: C pre, C post, C*C comb.
+    /// `[2*C+C*C]` in, F32. Bias: C pre, C post, C*C comb.
     pub base: Desc<'a>,
-    /// Gains of pre, post and comb.
+    /// `[3]` in, F32. Gains of pre, post and comb.
     pub scale: Desc<'a>,
     /// C: copies of the stream.
     pub copies: u32,
@@ -1401,15 +1572,45 @@ pub struct HcMixProto<'a> {
     pub iters: u32,
     /// Added as stated above.
     pub eps: f32,
-    /// Collapse weights for the next sublayer.
+    /// `[T, C]` out, F32. Collapse weights for the next sublayer.
     pub pre: Desc<'a>,
-    /// Weight of the sublayer's output per copy.
+    /// `[T, C]` out, F32. Weight of the sublayer's output per copy.
     pub post: Desc<'a>,
-    /// comb[t, i, j] carries copy i into copy j.
+    /// `[T, C, C]` out, F32. comb[t, i, j] carries copy i into copy j.
     pub comb: Desc<'a>,
 }
 
 /// Mixing coefficients of a hyper-connection from its raw projections.
+///
+/// Version 1, id 8, profiles: v41-text.
+///
+/// ```text
+/// m = mix[t, :] * rstd[t], with C = copies:
+/// pre[i] = sigmoid(m[i] * scale[0] + base[i]) + eps; post[i] = 2 * sigmoid(m[C+i] * scale[1] + base[C+i]);
+/// comb = softmax over j of (m[2C + iC + j] * scale[2] + base[2C + iC + j]) + eps, then divided by (column sums + eps), then iters - 1 times by (row sums + eps) and by (column sums + eps).
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `mix` | in | `[T, 2*C+C*C]` | F32 | Projections of the flattened stream. |
+/// | `rstd` | in | `[T]` | F32 | Reciprocal root mean square of the flattened stream. |
+/// | `base` | in | `[2*C+C*C]` | F32 | Bias: C pre, C post, C*C comb. |
+/// | `scale` | in | `[3]` | F32 | Gains of pre, post and comb. |
+/// | `copies` | scalar |  | u32 | C: copies of the stream. |
+/// | `iters` | scalar |  | u32 | Sinkhorn iterations, at least 1. |
+/// | `eps` | scalar |  | f32 | Added as stated above. |
+/// | `pre` | out | `[T, C]` | F32 | Collapse weights for the next sublayer. |
+/// | `post` | out | `[T, C]` | F32 | Weight of the sublayer's output per copy. |
+/// | `comb` | out | `[T, C, C]` | F32 | comb[t, i, j] carries copy i into copy j. |
+///
+/// ```text
+/// Contract: BOUND(iters*(copies+3), 2) + ULP(4); bound: of pre and post: ulps, and the error of the argument, which is gamma of 4 roundings of |mix * rstd * scale| + |base|. Of comb: ulps, twice the largest such error of the row, and factor * gamma for the divisions by sums; accumulator: f32 or wider; rounding: once, to F32; denormals: kept; NaN: propagates within its row; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `copies`, `mix`: copies that is not the C of the shapes
+/// - `iters`: 0
 pub struct HcMix;
 
 impl HcMix {
@@ -1539,6 +1740,10 @@ impl HcMix {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["copies", "mix"], when: "copies that is not the C of the shapes" },
+            Refusal { args: &["iters"], when: "0" },
+        ],
     };
 }
 
@@ -1589,17 +1794,17 @@ impl Op for HcMix {
     }
 }
 
-/// Arguments of `hc_collapse`, version 1, as they cross the boundary.
+/// Arguments of `hc_collapse`, version 1, as they cross the boundary. What they mean: [`HcCollapse`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsHcCollapseV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// The stream.
+    /// `[T, C, D]` in, F32, BF16. The stream.
     pub x: DiTensor,
-    /// Weights.
+    /// `[T, C]` in, F32. Weights.
     pub pre: DiTensor,
-    /// Input of a sublayer.
+    /// `[T, D]` out, as `x`. Input of a sublayer.
     pub out: DiTensor,
 }
 
@@ -1641,31 +1846,49 @@ fn extents_of_hc_collapse(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("C", dims.c), ("D", dims.d)]))
 }
 
-/// Checked arguments of one `hc_collapse` call, for a kernel.
+/// Checked arguments of one `hc_collapse` call, for a kernel. What they mean: [`HcCollapse`].
 pub struct HcCollapseArgs<'a> {
     /// Extents.
     pub dims: HcCollapseDims,
-    /// The stream.
+    /// `[T, C, D]` in, F32, BF16. The stream.
     pub x: In<'a>,
-    /// Weights.
+    /// `[T, C]` in, F32. Weights.
     pub pre: In<'a>,
-    /// Input of a sublayer.
+    /// `[T, D]` out, as `x`. Input of a sublayer.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `hc_collapse` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `hc_collapse` call, for `supports` and `plan`. What they mean: [`HcCollapse`].
 pub struct HcCollapseProto<'a> {
     /// Extents.
     pub dims: HcCollapseDims,
-    /// The stream.
+    /// `[T, C, D]` in, F32, BF16. The stream.
     pub x: Desc<'a>,
-    /// Weights.
+    /// `[T, C]` in, F32. Weights.
     pub pre: Desc<'a>,
-    /// Input of a sublayer.
+    /// `[T, D]` out, as `x`. Input of a sublayer.
     pub out: Desc<'a>,
 }
 
 /// Weighted sum of the copies of the stream.
+///
+/// Version 1, id 9, profiles: v41-text.
+///
+/// ```text
+/// out[t, d] = round(sum_c pre[t, c] * x[t, c, d]).
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, C, D]` | F32, BF16 | The stream. |
+/// | `pre` | in | `[T, C]` | F32 | Weights. |
+/// | `out` | out | `[T, D]` | as `x` | Input of a sublayer. |
+///
+/// ```text
+/// Contract: BOUND(C, 2); accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates within its row and channel; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 pub struct HcCollapse;
 
 impl HcCollapse {
@@ -1722,6 +1945,7 @@ impl HcCollapse {
                 like: "x",
             },
         ],
+        refuses: &[],
     };
 }
 
@@ -1758,19 +1982,19 @@ impl Op for HcCollapse {
     }
 }
 
-/// Arguments of `hc_expand`, version 1, as they cross the boundary.
+/// Arguments of `hc_expand`, version 1, as they cross the boundary. What they mean: [`HcExpand`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsHcExpandV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// The stream.
+    /// `[T, C, D]` inout, F32, BF16. The stream.
     pub x: DiTensor,
-    /// Output of the sublayer.
+    /// `[T, D]` in, as `x`. Output of the sublayer.
     pub y: DiTensor,
-    /// Weight of y per copy.
+    /// `[T, C]` in, F32. Weight of y per copy.
     pub post: DiTensor,
-    /// Mixing matrix.
+    /// `[T, C, C]` in, F32. Mixing matrix.
     pub comb: DiTensor,
 }
 
@@ -1821,35 +2045,54 @@ fn extents_of_hc_expand(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("C", dims.c), ("D", dims.d)]))
 }
 
-/// Checked arguments of one `hc_expand` call, for a kernel.
+/// Checked arguments of one `hc_expand` call, for a kernel. What they mean: [`HcExpand`].
 pub struct HcExpandArgs<'a> {
     /// Extents.
     pub dims: HcExpandDims,
-    /// The stream.
+    /// `[T, C, D]` inout, F32, BF16. The stream.
     pub x: Out<'a>,
-    /// Output of the sublayer.
+    /// `[T, D]` in, as `x`. Output of the sublayer.
     pub y: In<'a>,
-    /// Weight of y per copy.
+    /// `[T, C]` in, F32. Weight of y per copy.
     pub post: In<'a>,
-    /// Mixing matrix.
+    /// `[T, C, C]` in, F32. Mixing matrix.
     pub comb: In<'a>,
 }
 
-/// Shapes, formats and scalars of a `hc_expand` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `hc_expand` call, for `supports` and `plan`. What they mean: [`HcExpand`].
 pub struct HcExpandProto<'a> {
     /// Extents.
     pub dims: HcExpandDims,
-    /// The stream.
+    /// `[T, C, D]` inout, F32, BF16. The stream.
     pub x: Desc<'a>,
-    /// Output of the sublayer.
+    /// `[T, D]` in, as `x`. Output of the sublayer.
     pub y: Desc<'a>,
-    /// Weight of y per copy.
+    /// `[T, C]` in, F32. Weight of y per copy.
     pub post: Desc<'a>,
-    /// Mixing matrix.
+    /// `[T, C, C]` in, F32. Mixing matrix.
     pub comb: Desc<'a>,
 }
 
 /// Adds a sublayer's output to the stream and mixes the copies, in place.
+///
+/// Version 1, id 10, profiles: v41-text.
+///
+/// ```text
+/// x'[t, j, d] = round(post[t, j] * y[t, d] + sum_i comb[t, i, j] * x[t, i, d]).
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | inout | `[T, C, D]` | F32, BF16 | The stream. |
+/// | `y` | in | `[T, D]` | as `x` | Output of the sublayer. |
+/// | `post` | in | `[T, C]` | F32 | Weight of y per copy. |
+/// | `comb` | in | `[T, C, C]` | F32 | Mixing matrix. |
+///
+/// ```text
+/// Contract: BOUND(C+1, 2); accumulator: f32 or wider; rounding: once, to the dtype of x; denormals: kept; NaN: propagates within its row and channel; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 pub struct HcExpand;
 
 impl HcExpand {
@@ -1916,6 +2159,7 @@ impl HcExpand {
                 like: "",
             },
         ],
+        refuses: &[],
     };
 }
 
@@ -1954,23 +2198,23 @@ impl Op for HcExpand {
     }
 }
 
-/// Arguments of `store_kv_cache`, version 1, as they cross the boundary.
+/// Arguments of `store_kv_cache`, version 1, as they cross the boundary. What they mean: [`StoreKvCache`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsStoreKvCacheV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Rows.
+    /// `[T, D]` in, F32, BF16. Rows.
     pub kv: DiTensor,
-    /// Entry numbers, or -1.
+    /// `[T]` in, I32. Entry numbers, or -1.
     pub slots: DiTensor,
-    /// Pages; the stride of a page may exceed B.
+    /// `[P, B]` inout, U8. Pages; the stride of a page may exceed B.
     pub cache: DiTensor,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// What a reader will see.
+    /// `[T, D]` out, as `kv`. What a reader will see. Optional.
     pub rounded: DiTensor,
 }
 
@@ -2029,43 +2273,72 @@ fn extents_of_store_kv_cache(arguments: &Arguments) -> Result<Extents, ArgError>
     ]))
 }
 
-/// Checked arguments of one `store_kv_cache` call, for a kernel.
+/// Checked arguments of one `store_kv_cache` call, for a kernel. What they mean: [`StoreKvCache`].
 pub struct StoreKvCacheArgs<'a> {
     /// Extents.
     pub dims: StoreKvCacheDims,
-    /// Rows.
+    /// `[T, D]` in, F32, BF16. Rows.
     pub kv: In<'a>,
-    /// Entry numbers, or -1.
+    /// `[T]` in, I32. Entry numbers, or -1.
     pub slots: In<'a>,
-    /// Pages; the stride of a page may exceed B.
+    /// `[P, B]` inout, U8. Pages; the stride of a page may exceed B.
     pub cache: Out<'a>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// What a reader will see.
+    /// `[T, D]` out, as `kv`. What a reader will see. Optional.
     pub rounded: Option<Out<'a>>,
 }
 
-/// Shapes, formats and scalars of a `store_kv_cache` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `store_kv_cache` call, for `supports` and `plan`. What they mean: [`StoreKvCache`].
 pub struct StoreKvCacheProto<'a> {
     /// Extents.
     pub dims: StoreKvCacheDims,
-    /// Rows.
+    /// `[T, D]` in, F32, BF16. Rows.
     pub kv: Desc<'a>,
-    /// Entry numbers, or -1.
+    /// `[T]` in, I32. Entry numbers, or -1.
     pub slots: Desc<'a>,
-    /// Pages; the stride of a page may exceed B.
+    /// `[P, B]` inout, U8. Pages; the stride of a page may exceed B.
     pub cache: Desc<'a>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// What a reader will see.
+    /// `[T, D]` out, as `kv`. What a reader will see. Optional.
     pub rounded: Option<Desc<'a>>,
 }
 
 /// Encodes rows into cache entries.
+///
+/// Version 1, id 11, profiles: v41-text.
+///
+/// ```text
+/// Row t goes to entry slots[t]: page slots[t] / entries_per_page, entry slots[t] % entries_per_page. A negative slot stores nothing. When several rows name one slot, the highest row wins.
+/// Encoding is that of quantize, into the entry layout named by format. rounded, when present, receives the value that a reader of the entry will see, for every row, also those with a negative slot.
+/// Bytes of no stored entry keep their value: other entries, and what lies behind the last entry of a page.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `kv` | in | `[T, D]` | F32, BF16 | Rows. |
+/// | `slots` | in | `[T]` | I32 | Entry numbers, or -1. |
+/// | `cache` | inout | `[P, B]` | U8 | Pages; the stride of a page may exceed B. |
+/// | `format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `entries_per_page` | scalar |  | u32 | Entries in a page. |
+/// | `rounded` | out | `[T, D]` | as `kv` | What a reader will see. Optional. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: as quantize; F32 to BF16 to nearest even; denormals: as quantize; F32 and BF16 entries keep them; NaN: as quantize; F32 and BF16 entries copy payloads; duplicates: of several rows that name one slot the highest wins.
+/// ```
+///
+/// Refused:
+///
+/// - `format`: above 4
+/// - `entries_per_page`, `cache`: 0 entries per page
+/// - `entries_per_page`, `format`, `cache`: more entries per page than fit into B bytes
+/// - `slots`: a slot that is not below P * entries_per_page
+/// - `format`, `cache`: groups of 32 or 16 channels that do not divide D
 pub struct StoreKvCache;
 
 impl StoreKvCache {
@@ -2152,6 +2425,16 @@ impl StoreKvCache {
                 like: "kv",
             },
         ],
+        refuses: &[
+            Refusal { args: &["format"], when: "above 4" },
+            Refusal { args: &["entries_per_page", "cache"], when: "0 entries per page" },
+            Refusal {
+                args: &["entries_per_page", "format", "cache"],
+                when: "more entries per page than fit into B bytes",
+            },
+            Refusal { args: &["slots"], when: "a slot that is not below P * entries_per_page" },
+            Refusal { args: &["format", "cache"], when: "groups of 32 or 16 channels that do not divide D" },
+        ],
     };
 }
 
@@ -2194,21 +2477,21 @@ impl Op for StoreKvCache {
     }
 }
 
-/// Arguments of `load_paged_kv_cache`, version 1, as they cross the boundary.
+/// Arguments of `load_paged_kv_cache`, version 1, as they cross the boundary. What they mean: [`LoadPagedKvCache`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsLoadPagedKvCacheV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Pages.
+    /// `[P, B]` in, U8. Pages.
     pub cache: DiTensor,
-    /// Entry numbers, or -1.
+    /// `[M]` in, I32. Entry numbers, or -1.
     pub slots: DiTensor,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// Decoded rows.
+    /// `[M, D]` out, F32, BF16. Decoded rows.
     pub out: DiTensor,
 }
 
@@ -2262,39 +2545,65 @@ fn extents_of_load_paged_kv_cache(arguments: &Arguments) -> Result<Extents, ArgE
     ]))
 }
 
-/// Checked arguments of one `load_paged_kv_cache` call, for a kernel.
+/// Checked arguments of one `load_paged_kv_cache` call, for a kernel. What they mean: [`LoadPagedKvCache`].
 pub struct LoadPagedKvCacheArgs<'a> {
     /// Extents.
     pub dims: LoadPagedKvCacheDims,
-    /// Pages.
+    /// `[P, B]` in, U8. Pages.
     pub cache: In<'a>,
-    /// Entry numbers, or -1.
+    /// `[M]` in, I32. Entry numbers, or -1.
     pub slots: In<'a>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// Decoded rows.
+    /// `[M, D]` out, F32, BF16. Decoded rows.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `load_paged_kv_cache` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `load_paged_kv_cache` call, for `supports` and `plan`. What they mean: [`LoadPagedKvCache`].
 pub struct LoadPagedKvCacheProto<'a> {
     /// Extents.
     pub dims: LoadPagedKvCacheDims,
-    /// Pages.
+    /// `[P, B]` in, U8. Pages.
     pub cache: Desc<'a>,
-    /// Entry numbers, or -1.
+    /// `[M]` in, I32. Entry numbers, or -1.
     pub slots: Desc<'a>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// Decoded rows.
+    /// `[M, D]` out, F32, BF16. Decoded rows.
     pub out: Desc<'a>,
 }
 
 /// Decodes cache entries into rows.
+///
+/// Version 1, id 12, profiles: v41-text.
+///
+/// ```text
+/// out[m, :] = round(entry slots[m]) in the dtype of out. A negative slot gives a row of zeros.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `cache` | in | `[P, B]` | U8 | Pages. |
+/// | `slots` | in | `[M]` | I32 | Entry numbers, or -1. |
+/// | `format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `entries_per_page` | scalar |  | u32 | Entries in a page. |
+/// | `out` | out | `[M, D]` | F32, BF16 | Decoded rows. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: element * scale in F32, then to nearest even; denormals: kept; NaN: any bytes are an entry: a NaN code (E4M3) gives NaN, a NaN scale (UE8M0 255, E4M3 0x7F and 0xFF) NaN for its group, and a product beyond F32 infinity; any NaN is as good as another; duplicates: a slot that is named twice is read twice.
+/// ```
+///
+/// Refused:
+///
+/// - `format`: above 4
+/// - `entries_per_page`, `cache`: 0 entries per page
+/// - `entries_per_page`, `format`, `cache`: more entries per page than fit into B bytes
+/// - `slots`: a slot that is not below P * entries_per_page
+/// - `format`, `cache`: groups of 32 or 16 channels that do not divide D
 pub struct LoadPagedKvCache;
 
 impl LoadPagedKvCache {
@@ -2315,7 +2624,7 @@ impl LoadPagedKvCache {
             accumulator: "none",
             rounding: "element * scale in F32, then to nearest even",
             denormals: "kept",
-            nan: "E4M3 NaN codes decode to NaN",
+            nan: "any bytes are an entry: a NaN code (E4M3) gives NaN, a NaN scale (UE8M0 255, E4M3 0x7F and 0xFF) NaN for its group, and a product beyond F32 infinity; any NaN is as good as another",
             duplicates: "a slot that is named twice is read twice",
         },
         extents: extents_of_load_paged_kv_cache,
@@ -2371,6 +2680,16 @@ impl LoadPagedKvCache {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["format"], when: "above 4" },
+            Refusal { args: &["entries_per_page", "cache"], when: "0 entries per page" },
+            Refusal {
+                args: &["entries_per_page", "format", "cache"],
+                when: "more entries per page than fit into B bytes",
+            },
+            Refusal { args: &["slots"], when: "a slot that is not below P * entries_per_page" },
+            Refusal { args: &["format", "cache"], when: "groups of 32 or 16 channels that do not divide D" },
+        ],
     };
 }
 
@@ -2411,21 +2730,21 @@ impl Op for LoadPagedKvCache {
     }
 }
 
-/// Arguments of `convert_kv_index`, version 1, as they cross the boundary.
+/// Arguments of `convert_kv_index`, version 1, as they cross the boundary. What they mean: [`ConvertKvIndex`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsConvertKvIndexV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Entry positions within the request, or -1.
+    /// `[T, K]` in, I32. Entry positions within the request, or -1.
     pub positions: DiTensor,
-    /// Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: DiTensor,
-    /// Pages of each request.
+    /// `[Q, G]` in, I32. Pages of each request.
     pub block_table: DiTensor,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// Cache slots, or -1.
+    /// `[T, K]` out, I32. Cache slots, or -1.
     pub slots: DiTensor,
 }
 
@@ -2486,39 +2805,65 @@ fn extents_of_convert_kv_index(arguments: &Arguments) -> Result<Extents, ArgErro
     ]))
 }
 
-/// Checked arguments of one `convert_kv_index` call, for a kernel.
+/// Checked arguments of one `convert_kv_index` call, for a kernel. What they mean: [`ConvertKvIndex`].
 pub struct ConvertKvIndexArgs<'a> {
     /// Extents.
     pub dims: ConvertKvIndexDims,
-    /// Entry positions within the request, or -1.
+    /// `[T, K]` in, I32. Entry positions within the request, or -1.
     pub positions: In<'a>,
-    /// Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: In<'a>,
-    /// Pages of each request.
+    /// `[Q, G]` in, I32. Pages of each request.
     pub block_table: In<'a>,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// Cache slots, or -1.
+    /// `[T, K]` out, I32. Cache slots, or -1.
     pub slots: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `convert_kv_index` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `convert_kv_index` call, for `supports` and `plan`. What they mean: [`ConvertKvIndex`].
 pub struct ConvertKvIndexProto<'a> {
     /// Extents.
     pub dims: ConvertKvIndexDims,
-    /// Entry positions within the request, or -1.
+    /// `[T, K]` in, I32. Entry positions within the request, or -1.
     pub positions: Desc<'a>,
-    /// Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: Desc<'a>,
-    /// Pages of each request.
+    /// `[Q, G]` in, I32. Pages of each request.
     pub block_table: Desc<'a>,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// Cache slots, or -1.
+    /// `[T, K]` out, I32. Cache slots, or -1.
     pub slots: Desc<'a>,
 }
 
 /// Turns entry positions of a request into cache slots.
+///
+/// Version 1, id 13, profiles: v41-text.
+///
+/// ```text
+/// p = positions[t, j]; slots[t, j] = block_table[row_request[t], p / entries_per_page] * entries_per_page + p % entries_per_page, or -1 where p is negative.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `positions` | in | `[T, K]` | I32 | Entry positions within the request, or -1. |
+/// | `row_request` | in | `[T]` | I32 | Request of each row. |
+/// | `block_table` | in | `[Q, G]` | I32 | Pages of each request. |
+/// | `entries_per_page` | scalar |  | u32 | Entries in a page. |
+/// | `slots` | out | `[T, K]` | I32 | Cache slots, or -1. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: each position is converted by itself.
+/// ```
+///
+/// Refused:
+///
+/// - `entries_per_page`: 0
+/// - `row_request`: negative
+/// - `row_request`: not below Q
+/// - `positions`: a position that is not below G * entries_per_page
+/// - `block_table`: a negative page that a position names
 pub struct ConvertKvIndex;
 
 impl ConvertKvIndex {
@@ -2595,6 +2940,13 @@ impl ConvertKvIndex {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["entries_per_page"], when: "0" },
+            Refusal { args: &["row_request"], when: "negative" },
+            Refusal { args: &["row_request"], when: "not below Q" },
+            Refusal { args: &["positions"], when: "a position that is not below G * entries_per_page" },
+            Refusal { args: &["block_table"], when: "a negative page that a position names" },
+        ],
     };
 }
 
@@ -2635,31 +2987,31 @@ impl Op for ConvertKvIndex {
     }
 }
 
-/// Arguments of `compress_and_update_state`, version 1, as they cross the boundary.
+/// Arguments of `compress_and_update_state`, version 1, as they cross the boundary. What they mean: [`CompressAndUpdateState`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsCompressAndUpdateStateV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Values to pool.
+    /// `[T, D]` in, F32. Values to pool.
     pub latent: DiTensor,
-    /// Gates.
+    /// `[T, D]` in, F32. Gates.
     pub score: DiTensor,
-    /// Rings of the latest rows, per state slot.
+    /// `[N, S, 2, D]` inout, F32. Rings of the latest rows, per state slot.
     pub state: DiTensor,
-    /// Last row of each group that ends in this call, ascending.
+    /// `[M]` in, I32. Last row of each group that ends in this call, ascending.
     pub group_row: DiTensor,
-    /// Absolute positions.
+    /// `[T]` in, I32. Absolute positions.
     pub positions: DiTensor,
-    /// Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: DiTensor,
-    /// First row of each request, then T.
+    /// `[Q+1]` in, I32. First row of each request, then T.
     pub request_start: DiTensor,
-    /// State slot of each request.
+    /// `[Q]` in, I32. State slot of each request.
     pub state_slot: DiTensor,
     /// Tokens in a group, at least 2 and at most S.
     pub ratio: u32,
-    /// One row per group.
+    /// `[M, D]` out, F32, BF16. One row per group.
     pub out: DiTensor,
 }
 
@@ -2756,59 +3108,96 @@ fn extents_of_compress_and_update_state(arguments: &Arguments) -> Result<Extents
     ]))
 }
 
-/// Checked arguments of one `compress_and_update_state` call, for a kernel.
+/// Checked arguments of one `compress_and_update_state` call, for a kernel. What they mean: [`CompressAndUpdateState`].
 pub struct CompressAndUpdateStateArgs<'a> {
     /// Extents.
     pub dims: CompressAndUpdateStateDims,
-    /// Values to pool.
+    /// `[T, D]` in, F32. Values to pool.
     pub latent: In<'a>,
-    /// Gates.
+    /// `[T, D]` in, F32. Gates.
     pub score: In<'a>,
-    /// Rings of the latest rows, per state slot.
+    /// `[N, S, 2, D]` inout, F32. Rings of the latest rows, per state slot.
     pub state: Out<'a>,
-    /// Last row of each group that ends in this call, ascending.
+    /// `[M]` in, I32. Last row of each group that ends in this call, ascending.
     pub group_row: In<'a>,
-    /// Absolute positions.
+    /// `[T]` in, I32. Absolute positions.
     pub positions: In<'a>,
-    /// Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: In<'a>,
-    /// First row of each request, then T.
+    /// `[Q+1]` in, I32. First row of each request, then T.
     pub request_start: In<'a>,
-    /// State slot of each request.
+    /// `[Q]` in, I32. State slot of each request.
     pub state_slot: In<'a>,
     /// Tokens in a group, at least 2 and at most S.
     pub ratio: u32,
-    /// One row per group.
+    /// `[M, D]` out, F32, BF16. One row per group.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `compress_and_update_state` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `compress_and_update_state` call, for `supports` and `plan`. What they mean: [`CompressAndUpdateState`].
 pub struct CompressAndUpdateStateProto<'a> {
     /// Extents.
     pub dims: CompressAndUpdateStateDims,
-    /// Values to pool.
+    /// `[T, D]` in, F32. Values to pool.
     pub latent: Desc<'a>,
-    /// Gates.
+    /// `[T, D]` in, F32. Gates.
     pub score: Desc<'a>,
-    /// Rings of the latest rows, per state slot.
+    /// `[N, S, 2, D]` inout, F32. Rings of the latest rows, per state slot.
     pub state: Desc<'a>,
-    /// Last row of each group that ends in this call, ascending.
+    /// `[M]` in, I32. Last row of each group that ends in this call, ascending.
     pub group_row: Desc<'a>,
-    /// Absolute positions.
+    /// `[T]` in, I32. Absolute positions.
     pub positions: Desc<'a>,
-    /// Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: Desc<'a>,
-    /// First row of each request, then T.
+    /// `[Q+1]` in, I32. First row of each request, then T.
     pub request_start: Desc<'a>,
-    /// State slot of each request.
+    /// `[Q]` in, I32. State slot of each request.
     pub state_slot: Desc<'a>,
     /// Tokens in a group, at least 2 and at most S.
     pub ratio: u32,
-    /// One row per group.
+    /// `[M, D]` out, F32, BF16. One row per group.
     pub out: Desc<'a>,
 }
 
 /// Pools groups of consecutive tokens and keeps the open group.
+///
+/// Version 1, id 14, profiles: v41-text.
+///
+/// ```text
+/// For group g ending at row r = group_row[g], members are the positions p = positions[r] - ratio + 1 .. positions[r]; a member in this call is a row of latent and score, an earlier one is read from state[state_slot[q], p % S] (0: score, 1: latent) of its request q.
+/// Per channel: w = softmax over the members of score; out[g, d] = round(sum w * latent).
+/// After all reads, the last min(n, S) rows of each request are written to its ring. A request may have no rows; a slot that no request names keeps its bits.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `latent` | in | `[T, D]` | F32 | Values to pool. |
+/// | `score` | in | `[T, D]` | F32 | Gates. |
+/// | `state` | inout | `[N, S, 2, D]` | F32 | Rings of the latest rows, per state slot. |
+/// | `group_row` | in | `[M]` | I32 | Last row of each group that ends in this call, ascending. |
+/// | `positions` | in | `[T]` | I32 | Absolute positions. |
+/// | `row_request` | in | `[T]` | I32 | Request of each row. |
+/// | `request_start` | in | `[Q+1]` | I32 | First row of each request, then T. |
+/// | `state_slot` | in | `[Q]` | I32 | State slot of each request. |
+/// | `ratio` | scalar |  | u32 | Tokens in a group, at least 2 and at most S. |
+/// | `out` | out | `[M, D]` | F32, BF16 | One row per group. |
+///
+/// ```text
+/// Contract: BOUND(ratio, 2) + ULP(2); bound: factor * gamma covers the sum of weights and the weighted sum; every weight counts twice, there and in the sum of weights, with ulps of its exponential and |score - largest| roundings of the argument; accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates within its group and channel; duplicates: two requests with one state slot are refused; a group that is named twice is pooled twice.
+/// ```
+///
+/// Refused:
+///
+/// - `ratio`: below 2
+/// - `ratio`: above S
+/// - `state_slot`: negative, or not below N
+/// - `request_start`: a last value that is not T
+/// - `request_start`: a value that is negative or below the one before it; the first is 0
+/// - `group_row`: negative, or not below T
+/// - `row_request`: of a row that ends a group, a request that does not have that row
+/// - `group_row`, `positions`: a group that would begin before position 0
+/// - `state_slot`: a slot of two requests
 pub struct CompressAndUpdateState;
 
 impl CompressAndUpdateState {
@@ -2935,6 +3324,23 @@ impl CompressAndUpdateState {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["ratio"], when: "below 2" },
+            Refusal { args: &["ratio"], when: "above S" },
+            Refusal { args: &["state_slot"], when: "negative, or not below N" },
+            Refusal { args: &["request_start"], when: "a last value that is not T" },
+            Refusal {
+                args: &["request_start"],
+                when: "a value that is negative or below the one before it; the first is 0",
+            },
+            Refusal { args: &["group_row"], when: "negative, or not below T" },
+            Refusal {
+                args: &["row_request"],
+                when: "of a row that ends a group, a request that does not have that row",
+            },
+            Refusal { args: &["group_row", "positions"], when: "a group that would begin before position 0" },
+            Refusal { args: &["state_slot"], when: "a slot of two requests" },
+        ],
     };
 }
 
@@ -3029,35 +3435,35 @@ impl Op for CompressAndUpdateState {
     }
 }
 
-/// Arguments of `index_scores`, version 1, as they cross the boundary.
+/// Arguments of `index_scores`, version 1, as they cross the boundary. What they mean: [`IndexScores`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsIndexScoresV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Index queries, heads side by side.
+    /// `[T, H*D]` in, F32, BF16, FP4_ROW32. Index queries, heads side by side.
     pub q: DiTensor,
-    /// Weight of each head.
+    /// `[T, H]` in, F32, BF16. Weight of each head.
     pub head_weight: DiTensor,
     /// Factor on the head weights.
     pub scale: f32,
-    /// Pages of index keys.
+    /// `[P, B]` in, U8. Pages of index keys.
     pub keys: DiTensor,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: DiTensor,
-    /// Pages of each request.
+    /// `[Q, G]` in, I32. Pages of each request.
     pub block_table: DiTensor,
-    /// Entries that each row may see.
+    /// `[T]` in, I32. Entries that each row may see.
     pub visible: DiTensor,
-    /// Candidate blocks, ascending, -1 padded.
+    /// `[T, L]` in, I32. Candidate blocks, ascending, -1 padded. Optional.
     pub candidates: DiTensor,
     /// Entries in a candidate block; unused without candidates.
     pub block_size: u32,
-    /// Scores.
+    /// `[T, N]` out, F32. Scores.
     pub out: DiTensor,
 }
 
@@ -3167,67 +3573,103 @@ fn extents_of_index_scores(arguments: &Arguments) -> Result<Extents, ArgError> {
     ]))
 }
 
-/// Checked arguments of one `index_scores` call, for a kernel.
+/// Checked arguments of one `index_scores` call, for a kernel. What they mean: [`IndexScores`].
 pub struct IndexScoresArgs<'a> {
     /// Extents.
     pub dims: IndexScoresDims,
-    /// Index queries, heads side by side.
+    /// `[T, H*D]` in, F32, BF16, FP4_ROW32. Index queries, heads side by side.
     pub q: In<'a>,
-    /// Weight of each head.
+    /// `[T, H]` in, F32, BF16. Weight of each head.
     pub head_weight: In<'a>,
     /// Factor on the head weights.
     pub scale: f32,
-    /// Pages of index keys.
+    /// `[P, B]` in, U8. Pages of index keys.
     pub keys: In<'a>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: In<'a>,
-    /// Pages of each request.
+    /// `[Q, G]` in, I32. Pages of each request.
     pub block_table: In<'a>,
-    /// Entries that each row may see.
+    /// `[T]` in, I32. Entries that each row may see.
     pub visible: In<'a>,
-    /// Candidate blocks, ascending, -1 padded.
+    /// `[T, L]` in, I32. Candidate blocks, ascending, -1 padded. Optional.
     pub candidates: Option<In<'a>>,
     /// Entries in a candidate block; unused without candidates.
     pub block_size: u32,
-    /// Scores.
+    /// `[T, N]` out, F32. Scores.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `index_scores` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `index_scores` call, for `supports` and `plan`. What they mean: [`IndexScores`].
 pub struct IndexScoresProto<'a> {
     /// Extents.
     pub dims: IndexScoresDims,
-    /// Index queries, heads side by side.
+    /// `[T, H*D]` in, F32, BF16, FP4_ROW32. Index queries, heads side by side.
     pub q: Desc<'a>,
-    /// Weight of each head.
+    /// `[T, H]` in, F32, BF16. Weight of each head.
     pub head_weight: Desc<'a>,
     /// Factor on the head weights.
     pub scale: f32,
-    /// Pages of index keys.
+    /// `[P, B]` in, U8. Pages of index keys.
     pub keys: Desc<'a>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: Desc<'a>,
-    /// Pages of each request.
+    /// `[Q, G]` in, I32. Pages of each request.
     pub block_table: Desc<'a>,
-    /// Entries that each row may see.
+    /// `[T]` in, I32. Entries that each row may see.
     pub visible: Desc<'a>,
-    /// Candidate blocks, ascending, -1 padded.
+    /// `[T, L]` in, I32. Candidate blocks, ascending, -1 padded. Optional.
     pub candidates: Option<Desc<'a>>,
     /// Entries in a candidate block; unused without candidates.
     pub block_size: u32,
-    /// Scores.
+    /// `[T, N]` out, F32. Scores.
     pub out: Desc<'a>,
 }
 
 /// Scores of cached index keys against the index queries of each row.
+///
+/// Version 1, id 15, profiles: v41-text.
+///
+/// ```text
+/// s = sum_h w[t, h] * max(0, sum_d q[t, h, d] * key[e, d]) with w = head_weight * scale rounded to the dtype of head_weight; computed in F32 or wider, rounded to F32.
+/// Without candidates, column c is entry e = c. With candidates, column c is entry candidates[t, c / block_size] * block_size + c % block_size.
+/// Entries e >= visible[t] and columns of a negative candidate or beyond the candidates score -infinity. Nothing is looked up for entries that are not scored. Entry e of request q lives in page block_table[q, e / entries_per_page].
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `q` | in | `[T, H*D]` | F32, BF16, FP4_ROW32 | Index queries, heads side by side. |
+/// | `head_weight` | in | `[T, H]` | F32, BF16 | Weight of each head. |
+/// | `scale` | scalar |  | f32 | Factor on the head weights. |
+/// | `keys` | in | `[P, B]` | U8 | Pages of index keys. |
+/// | `format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `entries_per_page` | scalar |  | u32 | Entries in a page. |
+/// | `row_request` | in | `[T]` | I32 | Request of each row. |
+/// | `block_table` | in | `[Q, G]` | I32 | Pages of each request. |
+/// | `visible` | in | `[T]` | I32 | Entries that each row may see. |
+/// | `candidates` | in | `[T, L]` | I32 | Candidate blocks, ascending, -1 padded. Optional. |
+/// | `block_size` | scalar |  | u32 | Entries in a candidate block; unused without candidates. |
+/// | `out` | out | `[T, N]` | F32 | Scores. |
+///
+/// ```text
+/// Contract: BOUND(D+H, 2); bound: S is the sum over the heads of |w| times the sum of |q * key|: the products of a head and the sum of the heads are one sum of nested terms; accumulator: f32 or wider; rounding: once, to F32; denormals: kept; NaN: max(0, NaN) is NaN: a NaN in query or key, or in the weight of a head, makes the scores that it enters NaN; duplicates: entries of a page that is named twice are scored twice.
+/// ```
+///
+/// Refused:
+///
+/// - `format`: above 4
+/// - `entries_per_page`, `keys`: 0 entries per page
+/// - `row_request`: negative or not below Q, of a row that sees an entry
+/// - `block_table`: a page that is negative or not below P, of an entry that is scored
+/// - `block_size`: 0 with candidates
+/// - `format`, `keys`: groups of 32 or 16 channels that do not divide D
 pub struct IndexScores;
 
 impl IndexScores {
@@ -3248,7 +3690,7 @@ impl IndexScores {
             accumulator: "f32 or wider",
             rounding: "once, to F32",
             denormals: "kept",
-            nan: "a NaN score stays NaN",
+            nan: "max(0, NaN) is NaN: a NaN in query or key, or in the weight of a head, makes the scores that it enters NaN",
             duplicates: "entries of a page that is named twice are scored twice",
         },
         extents: extents_of_index_scores,
@@ -3374,6 +3816,17 @@ impl IndexScores {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["format"], when: "above 4" },
+            Refusal { args: &["entries_per_page", "keys"], when: "0 entries per page" },
+            Refusal { args: &["row_request"], when: "negative or not below Q, of a row that sees an entry" },
+            Refusal {
+                args: &["block_table"],
+                when: "a page that is negative or not below P, of an entry that is scored",
+            },
+            Refusal { args: &["block_size"], when: "0 with candidates" },
+            Refusal { args: &["format", "keys"], when: "groups of 32 or 16 channels that do not divide D" },
+        ],
     };
 }
 
@@ -3474,19 +3927,19 @@ impl Op for IndexScores {
     }
 }
 
-/// Arguments of `candidate_block_max`, version 1, as they cross the boundary.
+/// Arguments of `candidate_block_max`, version 1, as they cross the boundary. What they mean: [`CandidateBlockMax`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsCandidateBlockMaxV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Scores per entry.
+    /// `[T, N]` in, F32. Scores per entry.
     pub scores: DiTensor,
-    /// Entries that each row may see.
+    /// `[T]` in, I32. Entries that each row may see.
     pub visible: DiTensor,
     /// Entries in a block.
     pub block_size: u32,
-    /// Scores per block.
+    /// `[T, ceil(N/block_size)]` out, F32. Scores per block.
     pub out: DiTensor,
 }
 
@@ -3530,35 +3983,56 @@ fn extents_of_candidate_block_max(arguments: &Arguments) -> Result<Extents, ArgE
     Ok(Extents::new([("T", dims.t), ("N", dims.n), ("block_size", block_size as usize)]))
 }
 
-/// Checked arguments of one `candidate_block_max` call, for a kernel.
+/// Checked arguments of one `candidate_block_max` call, for a kernel. What they mean: [`CandidateBlockMax`].
 pub struct CandidateBlockMaxArgs<'a> {
     /// Extents.
     pub dims: CandidateBlockMaxDims,
-    /// Scores per entry.
+    /// `[T, N]` in, F32. Scores per entry.
     pub scores: In<'a>,
-    /// Entries that each row may see.
+    /// `[T]` in, I32. Entries that each row may see.
     pub visible: In<'a>,
     /// Entries in a block.
     pub block_size: u32,
-    /// Scores per block.
+    /// `[T, ceil(N/block_size)]` out, F32. Scores per block.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `candidate_block_max` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `candidate_block_max` call, for `supports` and `plan`. What they mean: [`CandidateBlockMax`].
 pub struct CandidateBlockMaxProto<'a> {
     /// Extents.
     pub dims: CandidateBlockMaxDims,
-    /// Scores per entry.
+    /// `[T, N]` in, F32. Scores per entry.
     pub scores: Desc<'a>,
-    /// Entries that each row may see.
+    /// `[T]` in, I32. Entries that each row may see.
     pub visible: Desc<'a>,
     /// Entries in a block.
     pub block_size: u32,
-    /// Scores per block.
+    /// `[T, ceil(N/block_size)]` out, F32. Scores per block.
     pub out: Desc<'a>,
 }
 
 /// Best score of each block of consecutive entries.
+///
+/// Version 1, id 16, profiles: v41-text.
+///
+/// ```text
+/// out[t, b] = max of scores[t, c] over the c in block b with c < visible[t]; the block that holds entry visible[t] - 1 gets +infinity, blocks without a visible entry -infinity. +0 and -0 are equal: either is the larger.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `scores` | in | `[T, N]` | F32 | Scores per entry. |
+/// | `visible` | in | `[T]` | I32 | Entries that each row may see. |
+/// | `block_size` | scalar |  | u32 | Entries in a block. |
+/// | `out` | out | `[T, ceil(N/block_size)]` | F32 | Scores per block. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: kept; NaN: NaN scores are ignored; a block that has no other gives -infinity; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `block_size`: 0
 pub struct CandidateBlockMax;
 
 impl CandidateBlockMax {
@@ -3579,7 +4053,7 @@ impl CandidateBlockMax {
             accumulator: "none",
             rounding: "none",
             denormals: "kept",
-            nan: "NaN scores are ignored",
+            nan: "NaN scores are ignored; a block that has no other gives -infinity",
             duplicates: "none: no index",
         },
         extents: extents_of_candidate_block_max,
@@ -3625,6 +4099,7 @@ impl CandidateBlockMax {
                 like: "",
             },
         ],
+        refuses: &[Refusal { args: &["block_size"], when: "0" }],
     };
 }
 
@@ -3663,15 +4138,15 @@ impl Op for CandidateBlockMax {
     }
 }
 
-/// Arguments of `topk_select`, version 1, as they cross the boundary.
+/// Arguments of `topk_select`, version 1, as they cross the boundary. What they mean: [`TopkSelect`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsTopkSelectV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Scores.
+    /// `[T, N]` in, F32. Scores.
     pub scores: DiTensor,
-    /// Chosen columns.
+    /// `[T, K]` out, I32. Chosen columns.
     pub out: DiTensor,
 }
 
@@ -3708,27 +4183,45 @@ fn extents_of_topk_select(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("N", dims.n), ("K", dims.k)]))
 }
 
-/// Checked arguments of one `topk_select` call, for a kernel.
+/// Checked arguments of one `topk_select` call, for a kernel. What they mean: [`TopkSelect`].
 pub struct TopkSelectArgs<'a> {
     /// Extents.
     pub dims: TopkSelectDims,
-    /// Scores.
+    /// `[T, N]` in, F32. Scores.
     pub scores: In<'a>,
-    /// Chosen columns.
+    /// `[T, K]` out, I32. Chosen columns.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `topk_select` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `topk_select` call, for `supports` and `plan`. What they mean: [`TopkSelect`].
 pub struct TopkSelectProto<'a> {
     /// Extents.
     pub dims: TopkSelectDims,
-    /// Scores.
+    /// `[T, N]` in, F32. Scores.
     pub scores: Desc<'a>,
-    /// Chosen columns.
+    /// `[T, K]` out, I32. Chosen columns.
     pub out: Desc<'a>,
 }
 
 /// The columns of the largest scores, ascending.
+///
+/// Version 1, id 17, profiles: v41-text.
+///
+/// ```text
+/// Chooses per row the K columns of largest score, fewer if fewer are above -infinity; of equal scores the lower column wins; +0 and -0 are equal; +infinity is the largest score.
+/// out[t, :] lists them in ascending order, padded with -1.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `scores` | in | `[T, N]` | F32 | Scores. |
+/// | `out` | out | `[T, K]` | I32 | Chosen columns. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: kept; NaN: NaN is never chosen, whatever its sign; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 pub struct TopkSelect;
 
 impl TopkSelect {
@@ -3749,7 +4242,7 @@ impl TopkSelect {
             accumulator: "none",
             rounding: "none",
             denormals: "kept",
-            nan: "NaN is never chosen",
+            nan: "NaN is never chosen, whatever its sign",
             duplicates: "none: no index",
         },
         extents: extents_of_topk_select,
@@ -3775,6 +4268,7 @@ impl TopkSelect {
                 like: "",
             },
         ],
+        refuses: &[],
     };
 }
 
@@ -3809,15 +4303,15 @@ impl Op for TopkSelect {
     }
 }
 
-/// Arguments of `restore_candidate_indices_inplace`, version 1, as they cross the boundary.
+/// Arguments of `restore_candidate_indices_inplace`, version 1, as they cross the boundary. What they mean: [`RestoreCandidateIndicesInplace`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsRestoreCandidateIndicesInplaceV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Columns in, entries out.
+    /// `[T, K]` inout, I32. Columns in, entries out.
     pub columns: DiTensor,
-    /// Candidate blocks, -1 padded.
+    /// `[T, L]` in, I32. Candidate blocks, -1 padded.
     pub candidates: DiTensor,
     /// Entries in a block.
     pub block_size: u32,
@@ -3860,31 +4354,51 @@ fn extents_of_restore_candidate_indices_inplace(arguments: &Arguments) -> Result
     Ok(Extents::new([("T", dims.t), ("K", dims.k), ("L", dims.l), ("block_size", block_size as usize)]))
 }
 
-/// Checked arguments of one `restore_candidate_indices_inplace` call, for a kernel.
+/// Checked arguments of one `restore_candidate_indices_inplace` call, for a kernel. What they mean: [`RestoreCandidateIndicesInplace`].
 pub struct RestoreCandidateIndicesInplaceArgs<'a> {
     /// Extents.
     pub dims: RestoreCandidateIndicesInplaceDims,
-    /// Columns in, entries out.
+    /// `[T, K]` inout, I32. Columns in, entries out.
     pub columns: Out<'a>,
-    /// Candidate blocks, -1 padded.
+    /// `[T, L]` in, I32. Candidate blocks, -1 padded.
     pub candidates: In<'a>,
     /// Entries in a block.
     pub block_size: u32,
 }
 
-/// Shapes, formats and scalars of a `restore_candidate_indices_inplace` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `restore_candidate_indices_inplace` call, for `supports` and `plan`. What they mean: [`RestoreCandidateIndicesInplace`].
 pub struct RestoreCandidateIndicesInplaceProto<'a> {
     /// Extents.
     pub dims: RestoreCandidateIndicesInplaceDims,
-    /// Columns in, entries out.
+    /// `[T, K]` inout, I32. Columns in, entries out.
     pub columns: Desc<'a>,
-    /// Candidate blocks, -1 padded.
+    /// `[T, L]` in, I32. Candidate blocks, -1 padded.
     pub candidates: Desc<'a>,
     /// Entries in a block.
     pub block_size: u32,
 }
 
 /// Turns columns of a candidate-restricted score row into entries.
+///
+/// Version 1, id 18, profiles: v41-text.
+///
+/// ```text
+/// c = columns[t, j]: becomes candidates[t, c / block_size] * block_size + c % block_size; -1 where c is negative, beyond the candidates, or its block is negative.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `columns` | inout | `[T, K]` | I32 | Columns in, entries out. |
+/// | `candidates` | in | `[T, L]` | I32 | Candidate blocks, -1 padded. |
+/// | `block_size` | scalar |  | u32 | Entries in a block. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: each column is converted by itself.
+/// ```
+///
+/// Refused:
+///
+/// - `block_size`: 0
 pub struct RestoreCandidateIndicesInplace;
 
 impl RestoreCandidateIndicesInplace {
@@ -3941,6 +4455,7 @@ impl RestoreCandidateIndicesInplace {
                 like: "",
             },
         ],
+        refuses: &[Refusal { args: &["block_size"], when: "0" }],
     };
 }
 
@@ -3981,37 +4496,37 @@ impl Op for RestoreCandidateIndicesInplace {
     }
 }
 
-/// Arguments of `sparse_attention`, version 1, as they cross the boundary.
+/// Arguments of `sparse_attention`, version 1, as they cross the boundary. What they mean: [`SparseAttention`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsSparseAttentionV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Queries.
+    /// `[T, H, D]` in, F32, BF16. Queries.
     pub q: DiTensor,
-    /// Pages of the window cache.
+    /// `[P, B]` in, U8. Pages of the window cache.
     pub window: DiTensor,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub window_format: u32,
     /// Entries in a page of the window cache.
     pub window_entries_per_page: u32,
-    /// Window entries of each row, or -1.
+    /// `[T, W]` in, I32. Window entries of each row, or -1.
     pub window_slots: DiTensor,
-    /// Pages of the compressed cache.
+    /// `[G, A]` in, U8. Pages of the compressed cache. Optional.
     pub global: DiTensor,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub global_format: u32,
     /// Entries in a page of the global cache.
     pub global_entries_per_page: u32,
-    /// Compressed entries of each row, or -1; present when global is.
+    /// `[T, K]` in, I32. Compressed entries of each row, or -1; present when global is. Optional.
     pub global_slots: DiTensor,
-    /// Logit of the sink per head.
+    /// `[H]` in, F32. Logit of the sink per head.
     pub sink: DiTensor,
     /// Factor on the scores.
     pub scale: f32,
     /// 1 rounds the probabilities to BF16 before the value product.
     pub round_probs: u32,
-    /// Weighted entries.
+    /// `[T, H, D]` out, as `q`. Weighted entries.
     pub out: DiTensor,
 }
 
@@ -4123,71 +4638,109 @@ fn extents_of_sparse_attention(arguments: &Arguments) -> Result<Extents, ArgErro
     ]))
 }
 
-/// Checked arguments of one `sparse_attention` call, for a kernel.
+/// Checked arguments of one `sparse_attention` call, for a kernel. What they mean: [`SparseAttention`].
 pub struct SparseAttentionArgs<'a> {
     /// Extents.
     pub dims: SparseAttentionDims,
-    /// Queries.
+    /// `[T, H, D]` in, F32, BF16. Queries.
     pub q: In<'a>,
-    /// Pages of the window cache.
+    /// `[P, B]` in, U8. Pages of the window cache.
     pub window: In<'a>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub window_format: u32,
     /// Entries in a page of the window cache.
     pub window_entries_per_page: u32,
-    /// Window entries of each row, or -1.
+    /// `[T, W]` in, I32. Window entries of each row, or -1.
     pub window_slots: In<'a>,
-    /// Pages of the compressed cache.
+    /// `[G, A]` in, U8. Pages of the compressed cache. Optional.
     pub global: Option<In<'a>>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub global_format: u32,
     /// Entries in a page of the global cache.
     pub global_entries_per_page: u32,
-    /// Compressed entries of each row, or -1; present when global is.
+    /// `[T, K]` in, I32. Compressed entries of each row, or -1; present when global is. Optional.
     pub global_slots: Option<In<'a>>,
-    /// Logit of the sink per head.
+    /// `[H]` in, F32. Logit of the sink per head.
     pub sink: In<'a>,
     /// Factor on the scores.
     pub scale: f32,
     /// 1 rounds the probabilities to BF16 before the value product.
     pub round_probs: u32,
-    /// Weighted entries.
+    /// `[T, H, D]` out, as `q`. Weighted entries.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `sparse_attention` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `sparse_attention` call, for `supports` and `plan`. What they mean: [`SparseAttention`].
 pub struct SparseAttentionProto<'a> {
     /// Extents.
     pub dims: SparseAttentionDims,
-    /// Queries.
+    /// `[T, H, D]` in, F32, BF16. Queries.
     pub q: Desc<'a>,
-    /// Pages of the window cache.
+    /// `[P, B]` in, U8. Pages of the window cache.
     pub window: Desc<'a>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub window_format: u32,
     /// Entries in a page of the window cache.
     pub window_entries_per_page: u32,
-    /// Window entries of each row, or -1.
+    /// `[T, W]` in, I32. Window entries of each row, or -1.
     pub window_slots: Desc<'a>,
-    /// Pages of the compressed cache.
+    /// `[G, A]` in, U8. Pages of the compressed cache. Optional.
     pub global: Option<Desc<'a>>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub global_format: u32,
     /// Entries in a page of the global cache.
     pub global_entries_per_page: u32,
-    /// Compressed entries of each row, or -1; present when global is.
+    /// `[T, K]` in, I32. Compressed entries of each row, or -1; present when global is. Optional.
     pub global_slots: Option<Desc<'a>>,
-    /// Logit of the sink per head.
+    /// `[H]` in, F32. Logit of the sink per head.
     pub sink: Desc<'a>,
     /// Factor on the scores.
     pub scale: f32,
     /// 1 rounds the probabilities to BF16 before the value product.
     pub round_probs: u32,
-    /// Weighted entries.
+    /// `[T, H, D]` out, as `q`. Weighted entries.
     pub out: Desc<'a>,
 }
 
 /// Attention of each row over listed cache entries, with a sink; keys and values are the same vectors.
+///
+/// Version 1, id 19, profiles: v41-text.
+///
+/// ```text
+/// The entries of row t are those of window_slots[t, :] in the window cache, then those of global_slots[t, :] in the global cache; negative slots are no entries.
+/// s[h, j] = scale * sum_d q[t, h, d] * kv[j, d]; m = max_j s; p = exp(s - m); out[t, h, :] = round(sum_j p'[j] * kv[j, :] / (sum_j p[j] + exp(sink[h] - m))),
+/// where p' is p, or p rounded to BF16 when round_probs is 1. A row without entries gives zeros, whatever stands in q. Without global its slots, format and page size are not looked at. m is of the scores alone: where exp(sink[h] - m) is beyond F32 the result is 0. The order of the sums may depend on the lists of the row, never on T.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `q` | in | `[T, H, D]` | F32, BF16 | Queries. |
+/// | `window` | in | `[P, B]` | U8 | Pages of the window cache. |
+/// | `window_format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `window_entries_per_page` | scalar |  | u32 | Entries in a page of the window cache. |
+/// | `window_slots` | in | `[T, W]` | I32 | Window entries of each row, or -1. |
+/// | `global` | in | `[G, A]` | U8 | Pages of the compressed cache. Optional. |
+/// | `global_format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `global_entries_per_page` | scalar |  | u32 | Entries in a page of the global cache. |
+/// | `global_slots` | in | `[T, K]` | I32 | Compressed entries of each row, or -1; present when global is. Optional. |
+/// | `sink` | in | `[H]` | F32 | Logit of the sink per head. |
+/// | `scale` | scalar |  | f32 | Factor on the scores. |
+/// | `round_probs` | scalar |  | u32 | 1 rounds the probabilities to BF16 before the value product. |
+/// | `out` | out | `[T, H, D]` | as `q` | Weighted entries. |
+///
+/// ```text
+/// Contract: BOUND(D+4, 2) + ULP(2); bound: a score: factor * gamma over the largest S of an entry. A probability: twice that, ulps, and |s - m| roundings of the argument; where p may round to either of two BF16 values, their difference. The weighted sum: factor * gamma of the number of entries + 4 (scale, division, and a maximum that runs), and the error of the probabilities in numerator and denominator; accumulator: f32 or wider; rounding: p to BF16 when round_probs is 1; once, to the dtype of out; denormals: kept; NaN: a NaN in q or in a listed entry makes its row and head NaN; entries that no slot names are not read; duplicates: a slot that is listed twice is two entries.
+/// ```
+///
+/// Refused:
+///
+/// - `window_format`, `window`: above 4
+/// - `window_entries_per_page`, `window`: 0 entries per page
+/// - `window_slots`: a slot that is not below P * window_entries_per_page
+/// - `round_probs`: neither 0 nor 1
+/// - `global_slots`, `global`: one of the two without the other
+/// - `global_slots`: a slot that is not below G * global_entries_per_page
+/// - `window_format`, `window`: groups of 32 or 16 channels that do not divide D; global_format likewise
 pub struct SparseAttention;
 
 impl SparseAttention {
@@ -4208,7 +4761,7 @@ impl SparseAttention {
             accumulator: "f32 or wider",
             rounding: "p to BF16 when round_probs is 1; once, to the dtype of out",
             denormals: "kept",
-            nan: "propagates within its row and head",
+            nan: "a NaN in q or in a listed entry makes its row and head NaN; entries that no slot names are not read",
             duplicates: "a slot that is listed twice is two entries",
         },
         extents: extents_of_sparse_attention,
@@ -4344,6 +4897,18 @@ impl SparseAttention {
                 like: "q",
             },
         ],
+        refuses: &[
+            Refusal { args: &["window_format", "window"], when: "above 4" },
+            Refusal { args: &["window_entries_per_page", "window"], when: "0 entries per page" },
+            Refusal { args: &["window_slots"], when: "a slot that is not below P * window_entries_per_page" },
+            Refusal { args: &["round_probs"], when: "neither 0 nor 1" },
+            Refusal { args: &["global_slots", "global"], when: "one of the two without the other" },
+            Refusal { args: &["global_slots"], when: "a slot that is not below G * global_entries_per_page" },
+            Refusal {
+                args: &["window_format", "window"],
+                when: "groups of 32 or 16 channels that do not divide D; global_format likewise",
+            },
+        ],
     };
 }
 
@@ -4446,19 +5011,19 @@ impl Op for SparseAttention {
     }
 }
 
-/// Arguments of `moe_gate`, version 1, as they cross the boundary.
+/// Arguments of `moe_gate`, version 1, as they cross the boundary. What they mean: [`MoeGate`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsMoeGateV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Router outputs.
+    /// `[T, E]` in, F32. Router outputs.
     pub logits: DiTensor,
-    /// Selection bias.
+    /// `[E]` in, F32. Selection bias.
     pub bias: DiTensor,
-    /// Selection bias of image positions.
+    /// `[E]` in, F32. Selection bias of image positions. Optional.
     pub bias_vl: DiTensor,
-    /// Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: DiTensor,
     /// Score function.
     pub scoring: u32,
@@ -4466,9 +5031,9 @@ pub struct DiArgsMoeGateV1 {
     pub normalize: u32,
     /// Factor on the weights.
     pub route_scale: f32,
-    /// Chosen experts.
+    /// `[T, K]` out, I32. Chosen experts.
     pub experts: DiTensor,
-    /// Their weights.
+    /// `[T, K]` out, F32. Their weights.
     pub weights: DiTensor,
 }
 
@@ -4536,17 +5101,17 @@ fn extents_of_moe_gate(arguments: &Arguments) -> Result<Extents, ArgError> {
     ]))
 }
 
-/// Checked arguments of one `moe_gate` call, for a kernel.
+/// Checked arguments of one `moe_gate` call, for a kernel. What they mean: [`MoeGate`].
 pub struct MoeGateArgs<'a> {
     /// Extents.
     pub dims: MoeGateDims,
-    /// Router outputs.
+    /// `[T, E]` in, F32. Router outputs.
     pub logits: In<'a>,
-    /// Selection bias.
+    /// `[E]` in, F32. Selection bias.
     pub bias: In<'a>,
-    /// Selection bias of image positions.
+    /// `[E]` in, F32. Selection bias of image positions. Optional.
     pub bias_vl: Option<In<'a>>,
-    /// Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: Option<In<'a>>,
     /// Score function.
     pub scoring: u32,
@@ -4554,23 +5119,23 @@ pub struct MoeGateArgs<'a> {
     pub normalize: u32,
     /// Factor on the weights.
     pub route_scale: f32,
-    /// Chosen experts.
+    /// `[T, K]` out, I32. Chosen experts.
     pub experts: Out<'a>,
-    /// Their weights.
+    /// `[T, K]` out, F32. Their weights.
     pub weights: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `moe_gate` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `moe_gate` call, for `supports` and `plan`. What they mean: [`MoeGate`].
 pub struct MoeGateProto<'a> {
     /// Extents.
     pub dims: MoeGateDims,
-    /// Router outputs.
+    /// `[T, E]` in, F32. Router outputs.
     pub logits: Desc<'a>,
-    /// Selection bias.
+    /// `[E]` in, F32. Selection bias.
     pub bias: Desc<'a>,
-    /// Selection bias of image positions.
+    /// `[E]` in, F32. Selection bias of image positions. Optional.
     pub bias_vl: Option<Desc<'a>>,
-    /// Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: Option<Desc<'a>>,
     /// Score function.
     pub scoring: u32,
@@ -4578,13 +5143,44 @@ pub struct MoeGateProto<'a> {
     pub normalize: u32,
     /// Factor on the weights.
     pub route_scale: f32,
-    /// Chosen experts.
+    /// `[T, K]` out, I32. Chosen experts.
     pub experts: Desc<'a>,
-    /// Their weights.
+    /// `[T, K]` out, F32. Their weights.
     pub weights: Desc<'a>,
 }
 
 /// Chooses the experts of each row and their weights.
+///
+/// Version 1, id 20, profiles: v41-text.
+///
+/// ```text
+/// s = score(logits[t, e]); scoring 0: sqrt(ln(1 + exp(z))), 1: 1 / (1 + exp(-z)), 2: softmax over e.
+/// experts[t, :] are the K experts of largest s + bias (bias_vl for rows whose image_mask is not 0), best first, of equal values the lower expert.
+/// weights[t, j] = route_scale * s, or route_scale * s / (sum of the chosen s + 1e-20) when normalize is 1 and K > 1.
+/// image_mask without bias_vl is valid, and so is the reverse: bias is then used for every row.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `logits` | in | `[T, E]` | F32 | Router outputs. |
+/// | `bias` | in | `[E]` | F32 | Selection bias. |
+/// | `bias_vl` | in | `[E]` | F32 | Selection bias of image positions. Optional. |
+/// | `image_mask` | in | `[T]` | U8 | Not 0 at image positions. Optional. |
+/// | `scoring` | scalar |  | u32 | Score function. |
+/// | `normalize` | scalar |  | u32 | 1 normalises the weights. |
+/// | `route_scale` | scalar |  | f32 | Factor on the weights. |
+/// | `experts` | out | `[T, K]` | I32 | Chosen experts. |
+/// | `weights` | out | `[T, K]` | F32 | Their weights. |
+///
+/// ```text
+/// Contract: ULP(4); bound: of the weights; experts are exact where neighbouring biased scores differ by more than ulps of |s| + |bias|; accumulator: f32 or wider; rounding: s to F32 before the bias is added; denormals: kept; NaN: a NaN score ranks below every number and below -infinity, of several the lower expert first, and its weight is NaN; chosen together with others under normalize it makes all weights of the row NaN. With scoring 2 a NaN makes all scores of its row NaN: the experts are 0 to K - 1; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `scoring`: above 2
+/// - `normalize`: neither 0 nor 1
+/// - `experts`: K above E
 pub struct MoeGate;
 
 impl MoeGate {
@@ -4605,7 +5201,7 @@ impl MoeGate {
             accumulator: "f32 or wider",
             rounding: "s to F32 before the bias is added",
             denormals: "kept",
-            nan: "a NaN score ranks below every number",
+            nan: "a NaN score ranks below every number and below -infinity, of several the lower expert first, and its weight is NaN; chosen together with others under normalize it makes all weights of the row NaN. With scoring 2 a NaN makes all scores of its row NaN: the experts are 0 to K - 1",
             duplicates: "none: no index",
         },
         extents: extents_of_moe_gate,
@@ -4701,6 +5297,11 @@ impl MoeGate {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["scoring"], when: "above 2" },
+            Refusal { args: &["normalize"], when: "neither 0 nor 1" },
+            Refusal { args: &["experts"], when: "K above E" },
+        ],
     };
 }
 
@@ -4771,25 +5372,25 @@ impl Op for MoeGate {
     }
 }
 
-/// Arguments of `moe_dispatch`, version 1, as they cross the boundary.
+/// Arguments of `moe_dispatch`, version 1, as they cross the boundary. What they mean: [`MoeDispatch`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsMoeDispatchV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16, FP8_ROW32. Rows.
     pub x: DiTensor,
-    /// Experts of each row, or -1.
+    /// `[T, K]` in, I32. Experts of each row, or -1.
     pub experts: DiTensor,
-    /// Weights of the experts.
+    /// `[T, K]` in, F32. Weights of the experts.
     pub weights: DiTensor,
-    /// Rows by expert.
+    /// `[T*K, N]` inout, as `x`. Rows by expert.
     pub out: DiTensor,
-    /// Weight of each row of out.
+    /// `[T*K]` out, F32. Weight of each row of out.
     pub row_weight: DiTensor,
-    /// First row of each expert, then the end.
+    /// `[E+1]` out, I32. First row of each expert, then the end.
     pub expert_start: DiTensor,
-    /// Row of out for each pair, or -1.
+    /// `[T, K]` out, I32. Row of out for each pair, or -1.
     pub row_of: DiTensor,
 }
 
@@ -4859,47 +5460,72 @@ fn extents_of_moe_dispatch(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("N", dims.n), ("K", dims.k), ("E", dims.e)]))
 }
 
-/// Checked arguments of one `moe_dispatch` call, for a kernel.
+/// Checked arguments of one `moe_dispatch` call, for a kernel. What they mean: [`MoeDispatch`].
 pub struct MoeDispatchArgs<'a> {
     /// Extents.
     pub dims: MoeDispatchDims,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16, FP8_ROW32. Rows.
     pub x: In<'a>,
-    /// Experts of each row, or -1.
+    /// `[T, K]` in, I32. Experts of each row, or -1.
     pub experts: In<'a>,
-    /// Weights of the experts.
+    /// `[T, K]` in, F32. Weights of the experts.
     pub weights: In<'a>,
-    /// Rows by expert.
+    /// `[T*K, N]` inout, as `x`. Rows by expert.
     pub out: Out<'a>,
-    /// Weight of each row of out.
+    /// `[T*K]` out, F32. Weight of each row of out.
     pub row_weight: Out<'a>,
-    /// First row of each expert, then the end.
+    /// `[E+1]` out, I32. First row of each expert, then the end.
     pub expert_start: Out<'a>,
-    /// Row of out for each pair, or -1.
+    /// `[T, K]` out, I32. Row of out for each pair, or -1.
     pub row_of: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `moe_dispatch` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `moe_dispatch` call, for `supports` and `plan`. What they mean: [`MoeDispatch`].
 pub struct MoeDispatchProto<'a> {
     /// Extents.
     pub dims: MoeDispatchDims,
-    /// Rows.
+    /// `[T, N]` in, F32, BF16, FP8_ROW32. Rows.
     pub x: Desc<'a>,
-    /// Experts of each row, or -1.
+    /// `[T, K]` in, I32. Experts of each row, or -1.
     pub experts: Desc<'a>,
-    /// Weights of the experts.
+    /// `[T, K]` in, F32. Weights of the experts.
     pub weights: Desc<'a>,
-    /// Rows by expert.
+    /// `[T*K, N]` inout, as `x`. Rows by expert.
     pub out: Desc<'a>,
-    /// Weight of each row of out.
+    /// `[T*K]` out, F32. Weight of each row of out.
     pub row_weight: Desc<'a>,
-    /// First row of each expert, then the end.
+    /// `[E+1]` out, I32. First row of each expert, then the end.
     pub expert_start: Desc<'a>,
-    /// Row of out for each pair, or -1.
+    /// `[T, K]` out, I32. Row of out for each pair, or -1.
     pub row_of: Desc<'a>,
 }
 
 /// Copies rows to their experts, sorted by expert.
+///
+/// Version 1, id 21, profiles: v41-text.
+///
+/// ```text
+/// The pairs (t, j) with experts[t, j] >= 0 are sorted by expert, then t, then j; pair number m gives out[m, :] = x[t, :], row_weight[m] = weights[t, j], row_of[t, j] = m. Other row_of are -1, other row_weight 0.
+/// expert_start[e] is the first m of expert e and expert_start[E] their count; rows of out from there on keep their bits.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, N]` | F32, BF16, FP8_ROW32 | Rows. |
+/// | `experts` | in | `[T, K]` | I32 | Experts of each row, or -1. |
+/// | `weights` | in | `[T, K]` | F32 | Weights of the experts. |
+/// | `out` | inout | `[T*K, N]` | as `x` | Rows by expert. |
+/// | `row_weight` | out | `[T*K]` | F32 | Weight of each row of out. |
+/// | `expert_start` | out | `[E+1]` | I32 | First row of each expert, then the end. |
+/// | `row_of` | out | `[T, K]` | I32 | Row of out for each pair, or -1. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: kept; NaN: copied; duplicates: an expert that a row names twice gets the row twice.
+/// ```
+///
+/// Refused:
+///
+/// - `experts`: an expert that is not below E
 pub struct MoeDispatch;
 
 impl MoeDispatch {
@@ -4996,6 +5622,7 @@ impl MoeDispatch {
                 like: "",
             },
         ],
+        refuses: &[Refusal { args: &["experts"], when: "an expert that is not below E" }],
     };
 }
 
@@ -5040,23 +5667,23 @@ impl Op for MoeDispatch {
     }
 }
 
-/// Arguments of `swiglu_quantize`, version 1, as they cross the boundary.
+/// Arguments of `swiglu_quantize`, version 1, as they cross the boundary. What they mean: [`SwigluQuantize`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsSwigluQuantizeV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Gate projections.
+    /// `[M, N]` in, F32, BF16. Gate projections.
     pub gate: DiTensor,
-    /// Up projections.
+    /// `[M, N]` in, as `gate`. Up projections.
     pub up: DiTensor,
-    /// Route weight of each row.
+    /// `[M]` in, F32. Route weight of each row. Optional.
     pub row_weight: DiTensor,
     /// Clamp; 0 or less means none.
     pub limit: f32,
     /// Rounding before the output format.
     pub mid: u32,
-    /// Hidden rows.
+    /// `[M, N]` out, F32, BF16, FP8_ROW32. Hidden rows.
     pub out: DiTensor,
 }
 
@@ -5103,43 +5730,68 @@ fn extents_of_swiglu_quantize(arguments: &Arguments) -> Result<Extents, ArgError
     Ok(Extents::new([("M", dims.m), ("N", dims.n), ("mid", mid as usize)]))
 }
 
-/// Checked arguments of one `swiglu_quantize` call, for a kernel.
+/// Checked arguments of one `swiglu_quantize` call, for a kernel. What they mean: [`SwigluQuantize`].
 pub struct SwigluQuantizeArgs<'a> {
     /// Extents.
     pub dims: SwigluQuantizeDims,
-    /// Gate projections.
+    /// `[M, N]` in, F32, BF16. Gate projections.
     pub gate: In<'a>,
-    /// Up projections.
+    /// `[M, N]` in, as `gate`. Up projections.
     pub up: In<'a>,
-    /// Route weight of each row.
+    /// `[M]` in, F32. Route weight of each row. Optional.
     pub row_weight: Option<In<'a>>,
     /// Clamp; 0 or less means none.
     pub limit: f32,
     /// Rounding before the output format.
     pub mid: u32,
-    /// Hidden rows.
+    /// `[M, N]` out, F32, BF16, FP8_ROW32. Hidden rows.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `swiglu_quantize` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `swiglu_quantize` call, for `supports` and `plan`. What they mean: [`SwigluQuantize`].
 pub struct SwigluQuantizeProto<'a> {
     /// Extents.
     pub dims: SwigluQuantizeDims,
-    /// Gate projections.
+    /// `[M, N]` in, F32, BF16. Gate projections.
     pub gate: Desc<'a>,
-    /// Up projections.
+    /// `[M, N]` in, as `gate`. Up projections.
     pub up: Desc<'a>,
-    /// Route weight of each row.
+    /// `[M]` in, F32. Route weight of each row. Optional.
     pub row_weight: Option<Desc<'a>>,
     /// Clamp; 0 or less means none.
     pub limit: f32,
     /// Rounding before the output format.
     pub mid: u32,
-    /// Hidden rows.
+    /// `[M, N]` out, F32, BF16, FP8_ROW32. Hidden rows.
     pub out: Desc<'a>,
 }
 
 /// The gated activation of an expert, with its route weight.
+///
+/// Version 1, id 22, profiles: v41-text.
+///
+/// ```text
+/// g = min(gate, limit), u = clamp(up, -limit, limit) when limit > 0; h = g / (1 + exp(-g)) * u * row_weight[m], the weight being 1 when absent.
+/// h is rounded to mid (0: F32, 1: BF16), then to out: F32, BF16, or quantised as quantize does. mid = 0 with a quantised out is the fused form.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `gate` | in | `[M, N]` | F32, BF16 | Gate projections. |
+/// | `up` | in | `[M, N]` | as `gate` | Up projections. |
+/// | `row_weight` | in | `[M]` | F32 | Route weight of each row. Optional. |
+/// | `limit` | scalar |  | f32 | Clamp; 0 or less means none. |
+/// | `mid` | scalar |  | u32 | Rounding before the output format. |
+/// | `out` | out | `[M, N]` | F32, BF16, FP8_ROW32 | Hidden rows. |
+///
+/// ```text
+/// Contract: ULP(2); bound: before the first rounding; the roundings to mid and to out come on top; accumulator: f32 or wider; rounding: to mid, then to out; denormals: kept; NaN: min and clamp let a NaN through: it propagates to its element; in a quantised out to its group as quantize states; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `mid`: neither 0 nor 1
+/// - `out`: FP8_ROW32 with columns that are no multiple of 32
 pub struct SwigluQuantize;
 
 impl SwigluQuantize {
@@ -5160,7 +5812,7 @@ impl SwigluQuantize {
             accumulator: "f32 or wider",
             rounding: "to mid, then to out",
             denormals: "kept",
-            nan: "propagates to its element; in a quantised out to its group as quantize states",
+            nan: "min and clamp let a NaN through: it propagates to its element; in a quantised out to its group as quantize states",
             duplicates: "none: no index",
         },
         extents: extents_of_swiglu_quantize,
@@ -5226,6 +5878,10 @@ impl SwigluQuantize {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["mid"], when: "neither 0 nor 1" },
+            Refusal { args: &["out"], when: "FP8_ROW32 with columns that are no multiple of 32" },
+        ],
     };
 }
 
@@ -5268,19 +5924,19 @@ impl Op for SwigluQuantize {
     }
 }
 
-/// Arguments of `moe_combine`, version 1, as they cross the boundary.
+/// Arguments of `moe_combine`, version 1, as they cross the boundary. What they mean: [`MoeCombine`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsMoeCombineV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Expert outputs.
+    /// `[M, N]` in, F32, BF16. Expert outputs.
     pub y: DiTensor,
-    /// Rows of y for each row, or -1.
+    /// `[T, K]` in, I32. Rows of y for each row, or -1.
     pub row_of: DiTensor,
-    /// Output of the shared expert.
+    /// `[T, N]` in, as `y`. Output of the shared expert. Optional.
     pub shared: DiTensor,
-    /// Sum.
+    /// `[T, N]` out, as `y`. Sum.
     pub out: DiTensor,
 }
 
@@ -5332,35 +5988,56 @@ fn extents_of_moe_combine(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("M", dims.m), ("N", dims.n), ("T", dims.t), ("K", dims.k)]))
 }
 
-/// Checked arguments of one `moe_combine` call, for a kernel.
+/// Checked arguments of one `moe_combine` call, for a kernel. What they mean: [`MoeCombine`].
 pub struct MoeCombineArgs<'a> {
     /// Extents.
     pub dims: MoeCombineDims,
-    /// Expert outputs.
+    /// `[M, N]` in, F32, BF16. Expert outputs.
     pub y: In<'a>,
-    /// Rows of y for each row, or -1.
+    /// `[T, K]` in, I32. Rows of y for each row, or -1.
     pub row_of: In<'a>,
-    /// Output of the shared expert.
+    /// `[T, N]` in, as `y`. Output of the shared expert. Optional.
     pub shared: Option<In<'a>>,
-    /// Sum.
+    /// `[T, N]` out, as `y`. Sum.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `moe_combine` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `moe_combine` call, for `supports` and `plan`. What they mean: [`MoeCombine`].
 pub struct MoeCombineProto<'a> {
     /// Extents.
     pub dims: MoeCombineDims,
-    /// Expert outputs.
+    /// `[M, N]` in, F32, BF16. Expert outputs.
     pub y: Desc<'a>,
-    /// Rows of y for each row, or -1.
+    /// `[T, K]` in, I32. Rows of y for each row, or -1.
     pub row_of: Desc<'a>,
-    /// Output of the shared expert.
+    /// `[T, N]` in, as `y`. Output of the shared expert. Optional.
     pub shared: Option<Desc<'a>>,
-    /// Sum.
+    /// `[T, N]` out, as `y`. Sum.
     pub out: Desc<'a>,
 }
 
 /// Sums the expert outputs of each row and the shared expert's.
+///
+/// Version 1, id 23, profiles: v41-text.
+///
+/// ```text
+/// out[t, n] = round(sum over the row_of[t, j] >= 0, in ascending order of row_of, of y[row_of[t, j], n], then + shared[t, n]); F32 additions in that order, starting from 0.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `y` | in | `[M, N]` | F32, BF16 | Expert outputs. |
+/// | `row_of` | in | `[T, K]` | I32 | Rows of y for each row, or -1. |
+/// | `shared` | in | `[T, N]` | as `y` | Output of the shared expert. Optional. |
+/// | `out` | out | `[T, N]` | as `y` | Sum. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: f32; rounding: every addition to F32; once more, to the dtype of out; denormals: kept; NaN: propagates, and +infinity plus -infinity is NaN; any NaN is as good as another; duplicates: a row that is named twice is added twice.
+/// ```
+///
+/// Refused:
+///
+/// - `row_of`: a row that is not below M
 pub struct MoeCombine;
 
 impl MoeCombine {
@@ -5381,7 +6058,7 @@ impl MoeCombine {
             accumulator: "f32",
             rounding: "every addition to F32; once more, to the dtype of out",
             denormals: "kept",
-            nan: "propagates",
+            nan: "propagates, and +infinity plus -infinity is NaN; any NaN is as good as another",
             duplicates: "a row that is named twice is added twice",
         },
         extents: extents_of_moe_combine,
@@ -5427,6 +6104,7 @@ impl MoeCombine {
                 like: "y",
             },
         ],
+        refuses: &[Refusal { args: &["row_of"], when: "a row that is not below M" }],
     };
 }
 
@@ -5465,33 +6143,33 @@ impl Op for MoeCombine {
     }
 }
 
-/// Arguments of `engram_hash`, version 1, as they cross the boundary.
+/// Arguments of `engram_hash`, version 1, as they cross the boundary. What they mean: [`EngramHash`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsEngramHashV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Tokens.
+    /// `[T]` in, I32. Tokens.
     pub token_ids: DiTensor,
-    /// Compressed id of each token.
+    /// `[V]` in, I32. Compressed id of each token.
     pub token_map: DiTensor,
-    /// Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: DiTensor,
-    /// Previous compressed ids per state slot, oldest first, -1 = dead.
+    /// `[S, N-1]` inout, I32. Previous compressed ids per state slot, oldest first, -1 = dead.
     pub history: DiTensor,
-    /// First row of each request, then T.
+    /// `[Q+1]` in, I32. First row of each request, then T.
     pub request_start: DiTensor,
-    /// State slot of each request.
+    /// `[Q]` in, I32. State slot of each request.
     pub state_slot: DiTensor,
     /// Compressed id used beyond a hole.
     pub pad: i32,
-    /// Odd factors.
+    /// `[L, N]` in, I64. Odd factors.
     pub multipliers: DiTensor,
-    /// Bucket counts.
+    /// `[L, J]` in, I64. Bucket counts.
     pub primes: DiTensor,
-    /// First row of each table.
+    /// `[L, J]` in, I64. First row of each table.
     pub offsets: DiTensor,
-    /// Table rows.
+    /// `[L, T, J]` out, I32. Table rows.
     pub rows: DiTensor,
 }
 
@@ -5594,63 +6272,102 @@ fn extents_of_engram_hash(arguments: &Arguments) -> Result<Extents, ArgError> {
     ]))
 }
 
-/// Checked arguments of one `engram_hash` call, for a kernel.
+/// Checked arguments of one `engram_hash` call, for a kernel. What they mean: [`EngramHash`].
 pub struct EngramHashArgs<'a> {
     /// Extents.
     pub dims: EngramHashDims,
-    /// Tokens.
+    /// `[T]` in, I32. Tokens.
     pub token_ids: In<'a>,
-    /// Compressed id of each token.
+    /// `[V]` in, I32. Compressed id of each token.
     pub token_map: In<'a>,
-    /// Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: Option<In<'a>>,
-    /// Previous compressed ids per state slot, oldest first, -1 = dead.
+    /// `[S, N-1]` inout, I32. Previous compressed ids per state slot, oldest first, -1 = dead.
     pub history: Out<'a>,
-    /// First row of each request, then T.
+    /// `[Q+1]` in, I32. First row of each request, then T.
     pub request_start: In<'a>,
-    /// State slot of each request.
+    /// `[Q]` in, I32. State slot of each request.
     pub state_slot: In<'a>,
     /// Compressed id used beyond a hole.
     pub pad: i32,
-    /// Odd factors.
+    /// `[L, N]` in, I64. Odd factors.
     pub multipliers: In<'a>,
-    /// Bucket counts.
+    /// `[L, J]` in, I64. Bucket counts.
     pub primes: In<'a>,
-    /// First row of each table.
+    /// `[L, J]` in, I64. First row of each table.
     pub offsets: In<'a>,
-    /// Table rows.
+    /// `[L, T, J]` out, I32. Table rows.
     pub rows: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `engram_hash` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `engram_hash` call, for `supports` and `plan`. What they mean: [`EngramHash`].
 pub struct EngramHashProto<'a> {
     /// Extents.
     pub dims: EngramHashDims,
-    /// Tokens.
+    /// `[T]` in, I32. Tokens.
     pub token_ids: Desc<'a>,
-    /// Compressed id of each token.
+    /// `[V]` in, I32. Compressed id of each token.
     pub token_map: Desc<'a>,
-    /// Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: Option<Desc<'a>>,
-    /// Previous compressed ids per state slot, oldest first, -1 = dead.
+    /// `[S, N-1]` inout, I32. Previous compressed ids per state slot, oldest first, -1 = dead.
     pub history: Desc<'a>,
-    /// First row of each request, then T.
+    /// `[Q+1]` in, I32. First row of each request, then T.
     pub request_start: Desc<'a>,
-    /// State slot of each request.
+    /// `[Q]` in, I32. State slot of each request.
     pub state_slot: Desc<'a>,
     /// Compressed id used beyond a hole.
     pub pad: i32,
-    /// Odd factors.
+    /// `[L, N]` in, I64. Odd factors.
     pub multipliers: Desc<'a>,
-    /// Bucket counts.
+    /// `[L, J]` in, I64. Bucket counts.
     pub primes: Desc<'a>,
-    /// First row of each table.
+    /// `[L, J]` in, I64. First row of each table.
     pub offsets: Desc<'a>,
-    /// Table rows.
+    /// `[L, T, J]` out, I32. Table rows.
     pub rows: Desc<'a>,
 }
 
 /// Rows of the n-gram tables for each token.
+///
+/// Version 1, id 24, profiles: v41-text.
+///
+/// ```text
+/// c[t] = token_map[token_ids[t]], or -1 (dead) where image_mask[t] is not 0; for each request the last N-1 ids before its first row come from history[state_slot], oldest first.
+/// For lookback i = 0..N-1: id_i = c at that distance, or pad if any of the distances 0..i is dead. h_1 = id_0 * multipliers[l, 0] xor id_1 * multipliers[l, 1]; h_i = h_{i-1} xor id_i * multipliers[l, i].
+/// rows[l, t, (i-1) * heads + k] = h_i mod primes[l, (i-1) * heads + k] + offsets[l, (i-1) * heads + k], heads = J / (N-1).
+/// mod is never negative; a token_id at a masked position is not looked at; a request may have no rows.
+/// Afterwards history holds the last N-1 ids of each request.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `token_ids` | in | `[T]` | I32 | Tokens. |
+/// | `token_map` | in | `[V]` | I32 | Compressed id of each token. |
+/// | `image_mask` | in | `[T]` | U8 | Not 0 at image positions. Optional. |
+/// | `history` | inout | `[S, N-1]` | I32 | Previous compressed ids per state slot, oldest first, -1 = dead. |
+/// | `request_start` | in | `[Q+1]` | I32 | First row of each request, then T. |
+/// | `state_slot` | in | `[Q]` | I32 | State slot of each request. |
+/// | `pad` | scalar |  | i32 | Compressed id used beyond a hole. |
+/// | `multipliers` | in | `[L, N]` | I64 | Odd factors. |
+/// | `primes` | in | `[L, J]` | I64 | Bucket counts. |
+/// | `offsets` | in | `[L, J]` | I64 | First row of each table. |
+/// | `rows` | out | `[L, T, J]` | I32 | Table rows. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: two requests with one state slot are refused.
+/// ```
+///
+/// Refused:
+///
+/// - `token_ids`: an id that is not below V, at a position without mask
+/// - `token_ids`: a negative id, at a position without mask
+/// - `state_slot`: negative, or not below S
+/// - `request_start`: a first value that is not 0; values ascend from there to T
+/// - `primes`: below 1
+/// - `offsets`, `primes`: offset negative, or offset + prime above 2^31
+/// - `state_slot`: a slot of two requests
+/// - `multipliers`, `primes`: N below 2, or J that is no multiple of N - 1
 pub struct EngramHash;
 
 impl EngramHash {
@@ -5787,6 +6504,16 @@ impl EngramHash {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["token_ids"], when: "an id that is not below V, at a position without mask" },
+            Refusal { args: &["token_ids"], when: "a negative id, at a position without mask" },
+            Refusal { args: &["state_slot"], when: "negative, or not below S" },
+            Refusal { args: &["request_start"], when: "a first value that is not 0; values ascend from there to T" },
+            Refusal { args: &["primes"], when: "below 1" },
+            Refusal { args: &["offsets", "primes"], when: "offset negative, or offset + prime above 2^31" },
+            Refusal { args: &["state_slot"], when: "a slot of two requests" },
+            Refusal { args: &["multipliers", "primes"], when: "N below 2, or J that is no multiple of N - 1" },
+        ],
     };
 }
 
@@ -5887,17 +6614,17 @@ impl Op for EngramHash {
     }
 }
 
-/// Arguments of `engram_gather`, version 1, as they cross the boundary.
+/// Arguments of `engram_gather`, version 1, as they cross the boundary. What they mean: [`EngramGather`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsEngramGatherV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// The n-gram table.
+    /// `[N, C]` in, F32, BF16, FP8_ROW32. The n-gram table.
     pub table: DiTensor,
-    /// Row numbers.
+    /// `[T, J]` in, I32. Row numbers.
     pub rows: DiTensor,
-    /// Looked-up values.
+    /// `[T, J*C]` out, F32, BF16. Looked-up values.
     pub out: DiTensor,
 }
 
@@ -5943,31 +6670,49 @@ fn extents_of_engram_gather(arguments: &Arguments) -> Result<Extents, ArgError> 
     Ok(Extents::new([("N", dims.n), ("C", dims.c), ("T", dims.t), ("J", dims.j)]))
 }
 
-/// Checked arguments of one `engram_gather` call, for a kernel.
+/// Checked arguments of one `engram_gather` call, for a kernel. What they mean: [`EngramGather`].
 pub struct EngramGatherArgs<'a> {
     /// Extents.
     pub dims: EngramGatherDims,
-    /// The n-gram table.
+    /// `[N, C]` in, F32, BF16, FP8_ROW32. The n-gram table.
     pub table: In<'a>,
-    /// Row numbers.
+    /// `[T, J]` in, I32. Row numbers.
     pub rows: In<'a>,
-    /// Looked-up values.
+    /// `[T, J*C]` out, F32, BF16. Looked-up values.
     pub out: Out<'a>,
 }
 
-/// Shapes, formats and scalars of a `engram_gather` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `engram_gather` call, for `supports` and `plan`. What they mean: [`EngramGather`].
 pub struct EngramGatherProto<'a> {
     /// Extents.
     pub dims: EngramGatherDims,
-    /// The n-gram table.
+    /// `[N, C]` in, F32, BF16, FP8_ROW32. The n-gram table.
     pub table: Desc<'a>,
-    /// Row numbers.
+    /// `[T, J]` in, I32. Row numbers.
     pub rows: Desc<'a>,
-    /// Looked-up values.
+    /// `[T, J*C]` out, F32, BF16. Looked-up values.
     pub out: Desc<'a>,
 }
 
 /// Looked-up table rows, side by side.
+///
+/// Version 1, id 25, profiles: v41-text.
+///
+/// ```text
+/// out[t, j * C + c] = round(table[rows[t, j], c]), dequantised when the table is; a row outside the table gives zeros.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `table` | in | `[N, C]` | F32, BF16, FP8_ROW32 | The n-gram table. |
+/// | `rows` | in | `[T, J]` | I32 | Row numbers. |
+/// | `out` | out | `[T, J*C]` | F32, BF16 | Looked-up values. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: element * scale in F32, then to the dtype of out; denormals: kept; NaN: propagates; any NaN is as good as another; duplicates: a row that is named twice is written twice.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 pub struct EngramGather;
 
 impl EngramGather {
@@ -5988,7 +6733,7 @@ impl EngramGather {
             accumulator: "none",
             rounding: "element * scale in F32, then to the dtype of out",
             denormals: "kept",
-            nan: "propagates",
+            nan: "propagates; any NaN is as good as another",
             duplicates: "a row that is named twice is written twice",
         },
         extents: extents_of_engram_gather,
@@ -6024,6 +6769,7 @@ impl EngramGather {
                 like: "",
             },
         ],
+        refuses: &[],
     };
 }
 
@@ -6060,21 +6806,21 @@ impl Op for EngramGather {
     }
 }
 
-/// Arguments of `engram_gate`, version 1, as they cross the boundary.
+/// Arguments of `engram_gate`, version 1, as they cross the boundary. What they mean: [`EngramGate`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsEngramGateV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// The stream.
+    /// `[T, C, D]` inout, F32, BF16. The stream.
     pub x: DiTensor,
-    /// Keys per copy, then the value.
+    /// `[T, (C+1)*D]` in, as `x`. Keys per copy, then the value.
     pub kv: DiTensor,
-    /// Gain on the stream's side.
+    /// `[C, D]` in, F32, BF16. Gain on the stream's side.
     pub q_weight: DiTensor,
-    /// Gain on the key's side.
+    /// `[C, D]` in, F32, BF16. Gain on the key's side.
     pub k_weight: DiTensor,
-    /// Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: DiTensor,
     /// Added to the mean squares.
     pub eps: f32,
@@ -6135,43 +6881,66 @@ fn extents_of_engram_gate(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("T", dims.t), ("C", dims.c), ("D", dims.d)]))
 }
 
-/// Checked arguments of one `engram_gate` call, for a kernel.
+/// Checked arguments of one `engram_gate` call, for a kernel. What they mean: [`EngramGate`].
 pub struct EngramGateArgs<'a> {
     /// Extents.
     pub dims: EngramGateDims,
-    /// The stream.
+    /// `[T, C, D]` inout, F32, BF16. The stream.
     pub x: Out<'a>,
-    /// Keys per copy, then the value.
+    /// `[T, (C+1)*D]` in, as `x`. Keys per copy, then the value.
     pub kv: In<'a>,
-    /// Gain on the stream's side.
+    /// `[C, D]` in, F32, BF16. Gain on the stream's side.
     pub q_weight: In<'a>,
-    /// Gain on the key's side.
+    /// `[C, D]` in, F32, BF16. Gain on the key's side.
     pub k_weight: In<'a>,
-    /// Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: Option<In<'a>>,
     /// Added to the mean squares.
     pub eps: f32,
 }
 
-/// Shapes, formats and scalars of a `engram_gate` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `engram_gate` call, for `supports` and `plan`. What they mean: [`EngramGate`].
 pub struct EngramGateProto<'a> {
     /// Extents.
     pub dims: EngramGateDims,
-    /// The stream.
+    /// `[T, C, D]` inout, F32, BF16. The stream.
     pub x: Desc<'a>,
-    /// Keys per copy, then the value.
+    /// `[T, (C+1)*D]` in, as `x`. Keys per copy, then the value.
     pub kv: Desc<'a>,
-    /// Gain on the stream's side.
+    /// `[C, D]` in, F32, BF16. Gain on the stream's side.
     pub q_weight: Desc<'a>,
-    /// Gain on the key's side.
+    /// `[C, D]` in, F32, BF16. Gain on the key's side.
     pub k_weight: Desc<'a>,
-    /// Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: Option<Desc<'a>>,
     /// Added to the mean squares.
     pub eps: f32,
 }
 
 /// Adds the gated n-gram value to every copy of the stream, in place.
+///
+/// Version 1, id 26, profiles: v41-text.
+///
+/// ```text
+/// With key_i = kv[t, i*D .. (i+1)*D] for i < C and value = kv[t, C*D ..]:
+/// dot_i = sum_d x[t, i, d] * (q_weight[i, d] * k_weight[i, d]) * key_i[d] * rstd(x[t, i]) * rstd(key_i) * D^-1/2, rstd(v) = (mean(v^2) + eps)^-1/2;
+/// gate_i = sigmoid(copysign(sqrt(max(|dot_i|, 1e-6)), dot_i)), 0 where image_mask[t] is not 0; x'[t, i, d] = round(x[t, i, d] + gate_i * value[d]).
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | inout | `[T, C, D]` | F32, BF16 | The stream. |
+/// | `kv` | in | `[T, (C+1)*D]` | as `x` | Keys per copy, then the value. |
+/// | `q_weight` | in | `[C, D]` | F32, BF16 | Gain on the stream's side. |
+/// | `k_weight` | in | `[C, D]` | F32, BF16 | Gain on the key's side. |
+/// | `image_mask` | in | `[T]` | U8 | Not 0 at image positions. Optional. |
+/// | `eps` | scalar |  | f32 | Added to the mean squares. |
+///
+/// ```text
+/// Contract: BOUND(D+6, 2) + ULP(4); bound: S is the sum of the magnitudes of the terms of dot, each with both norms; the gate is taken at both ends of the interval of dot, plus ulps of 1; its product with value and the addition to x are one F32 rounding each of their operands; accumulator: f32 or wider; rounding: once, to the dtype of x; denormals: kept; NaN: a NaN in dot makes its copy of the row NaN, through the max and the root; where image_mask is not 0 the gate is 0 all the same and a NaN of x stays in its element; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 pub struct EngramGate;
 
 impl EngramGate {
@@ -6192,7 +6961,7 @@ impl EngramGate {
             accumulator: "f32 or wider",
             rounding: "once, to the dtype of x",
             denormals: "kept",
-            nan: "propagates within its row",
+            nan: "a NaN in dot makes its copy of the row NaN, through the max and the root; where image_mask is not 0 the gate is 0 all the same and a NaN of x stays in its element",
             duplicates: "none: no index",
         },
         extents: extents_of_engram_gate,
@@ -6258,6 +7027,7 @@ impl EngramGate {
                 like: "",
             },
         ],
+        refuses: &[],
     };
 }
 
@@ -6300,29 +7070,29 @@ impl Op for EngramGate {
     }
 }
 
-/// Arguments of `fused_sample`, version 1, as they cross the boundary.
+/// Arguments of `fused_sample`, version 1, as they cross the boundary. What they mean: [`FusedSample`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsFusedSampleV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Logits.
+    /// `[N, V]` in, F32. Logits.
     pub logits: DiTensor,
-    /// 1 / temperature, or 0 for greedy.
+    /// `[N]` in, F32. 1 / temperature, or 0 for greedy.
     pub inv_temperature: DiTensor,
-    /// Seeds; the 64 bits are unsigned.
+    /// `[N]` in, I64. Seeds; the 64 bits are unsigned.
     pub seed: DiTensor,
-    /// Absolute position of the drawn token.
+    /// `[N]` in, I32. Absolute position of the drawn token.
     pub position: DiTensor,
-    /// Drawn tokens.
+    /// `[N]` out, I32. Drawn tokens.
     pub token: DiTensor,
-    /// Which of several continuations of one request; absent: 0.
+    /// `[N]` in, I32. Which of several continuations of one request; absent: 0. Optional.
     pub child: DiTensor,
-    /// ln(min_p), rounded to F32 by the host; -infinity, or absent: off.
+    /// `[N]` in, F32. ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional.
     pub min_p_log: DiTensor,
-    /// Tokens that stay; 0, or absent: all.
+    /// `[N]` in, I32. Tokens that stay; 0, or absent: all. Optional.
     pub top_k: DiTensor,
-    /// Share of the probability that stays; 1, or absent: all.
+    /// `[N]` in, F32. Share of the probability that stays; 1, or absent: all. Optional.
     pub top_p: DiTensor,
 }
 
@@ -6390,55 +7160,96 @@ fn extents_of_fused_sample(arguments: &Arguments) -> Result<Extents, ArgError> {
     Ok(Extents::new([("N", dims.n), ("V", dims.v)]))
 }
 
-/// Checked arguments of one `fused_sample` call, for a kernel.
+/// Checked arguments of one `fused_sample` call, for a kernel. What they mean: [`FusedSample`].
 pub struct FusedSampleArgs<'a> {
     /// Extents.
     pub dims: FusedSampleDims,
-    /// Logits.
+    /// `[N, V]` in, F32. Logits.
     pub logits: In<'a>,
-    /// 1 / temperature, or 0 for greedy.
+    /// `[N]` in, F32. 1 / temperature, or 0 for greedy.
     pub inv_temperature: In<'a>,
-    /// Seeds; the 64 bits are unsigned.
+    /// `[N]` in, I64. Seeds; the 64 bits are unsigned.
     pub seed: In<'a>,
-    /// Absolute position of the drawn token.
+    /// `[N]` in, I32. Absolute position of the drawn token.
     pub position: In<'a>,
-    /// Drawn tokens.
+    /// `[N]` out, I32. Drawn tokens.
     pub token: Out<'a>,
-    /// Which of several continuations of one request; absent: 0.
+    /// `[N]` in, I32. Which of several continuations of one request; absent: 0. Optional.
     pub child: Option<In<'a>>,
-    /// ln(min_p), rounded to F32 by the host; -infinity, or absent: off.
+    /// `[N]` in, F32. ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional.
     pub min_p_log: Option<In<'a>>,
-    /// Tokens that stay; 0, or absent: all.
+    /// `[N]` in, I32. Tokens that stay; 0, or absent: all. Optional.
     pub top_k: Option<In<'a>>,
-    /// Share of the probability that stays; 1, or absent: all.
+    /// `[N]` in, F32. Share of the probability that stays; 1, or absent: all. Optional.
     pub top_p: Option<In<'a>>,
 }
 
-/// Shapes, formats and scalars of a `fused_sample` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `fused_sample` call, for `supports` and `plan`. What they mean: [`FusedSample`].
 pub struct FusedSampleProto<'a> {
     /// Extents.
     pub dims: FusedSampleDims,
-    /// Logits.
+    /// `[N, V]` in, F32. Logits.
     pub logits: Desc<'a>,
-    /// 1 / temperature, or 0 for greedy.
+    /// `[N]` in, F32. 1 / temperature, or 0 for greedy.
     pub inv_temperature: Desc<'a>,
-    /// Seeds; the 64 bits are unsigned.
+    /// `[N]` in, I64. Seeds; the 64 bits are unsigned.
     pub seed: Desc<'a>,
-    /// Absolute position of the drawn token.
+    /// `[N]` in, I32. Absolute position of the drawn token.
     pub position: Desc<'a>,
-    /// Drawn tokens.
+    /// `[N]` out, I32. Drawn tokens.
     pub token: Desc<'a>,
-    /// Which of several continuations of one request; absent: 0.
+    /// `[N]` in, I32. Which of several continuations of one request; absent: 0. Optional.
     pub child: Option<Desc<'a>>,
-    /// ln(min_p), rounded to F32 by the host; -infinity, or absent: off.
+    /// `[N]` in, F32. ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional.
     pub min_p_log: Option<Desc<'a>>,
-    /// Tokens that stay; 0, or absent: all.
+    /// `[N]` in, I32. Tokens that stay; 0, or absent: all. Optional.
     pub top_k: Option<Desc<'a>>,
-    /// Share of the probability that stays; 1, or absent: all.
+    /// `[N]` in, F32. Share of the probability that stays; 1, or absent: all. Optional.
     pub top_p: Option<Desc<'a>>,
 }
 
 /// Draws one token per row.
+///
+/// Version 1, id 27, profiles: v41-text.
+///
+/// ```text
+/// Row n by itself, F32 operations each rounded to nearest, no contraction into FMA. Ties go to the lowest v; +0 and -0 are equal.
+/// Greedy, where inv_temperature[n] is 0: token[n] = argmax over v of logits[n, v]; the filters do not matter.
+/// Otherwise the candidates are the v whose logit is above -infinity, s[v] = logits[n, v] * inv_temperature[n], sorted by s descending, then by v ascending; M is the largest s. Each filter keeps the beginning of this list, in this order:
+/// min_p: v goes if s[v] < M + min_p_log[n]. top_k: the first top_k[n] stay; 0 is off. top_p: weights w[v] = weight(M - s[v]), W the U64 sum over what is left; the shortest beginning stays whose weights sum to at least ceil(W * top_p[n]), the product exact; 1 is off.
+/// token[n] = argmax over the tokens left of s[v] + g(seed[n], position[n], v, child[n]).
+/// g is the Gumbel noise for domain 0, weight the fixed-point exponential of deepinfer-numerics; both are defined, with vectors, in plugin-api/numerics/SAMPLING.md.
+/// Refused is also top_p with more than 2^17 columns.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `logits` | in | `[N, V]` | F32 | Logits. |
+/// | `inv_temperature` | in | `[N]` | F32 | 1 / temperature, or 0 for greedy. |
+/// | `seed` | in | `[N]` | I64 | Seeds; the 64 bits are unsigned. |
+/// | `position` | in | `[N]` | I32 | Absolute position of the drawn token. |
+/// | `token` | out | `[N]` | I32 | Drawn tokens. |
+/// | `child` | in | `[N]` | I32 | Which of several continuations of one request; absent: 0. Optional. |
+/// | `min_p_log` | in | `[N]` | F32 | ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional. |
+/// | `top_k` | in | `[N]` | I32 | Tokens that stay; 0, or absent: all. Optional. |
+/// | `top_p` | in | `[N]` | F32 | Share of the probability that stays; 1, or absent: all. Optional. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: f32; u64 for weights; rounding: every F32 operation to nearest even; no contraction; denormals: kept; NaN: a row that holds a NaN or +infinity, or only -infinity, gives -1; M - s[v] of two infinities counts as 0; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `position`: negative
+/// - `inv_temperature`: negative
+/// - `inv_temperature`: NaN or infinite
+/// - `child`: negative
+/// - `min_p_log`: above 0
+/// - `min_p_log`: NaN
+/// - `top_k`: negative
+/// - `top_p`: 0 or below
+/// - `top_p`: above 1
+/// - `top_p`: NaN
 pub struct FusedSample;
 
 impl FusedSample {
@@ -6555,6 +7366,18 @@ impl FusedSample {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["position"], when: "negative" },
+            Refusal { args: &["inv_temperature"], when: "negative" },
+            Refusal { args: &["inv_temperature"], when: "NaN or infinite" },
+            Refusal { args: &["child"], when: "negative" },
+            Refusal { args: &["min_p_log"], when: "above 0" },
+            Refusal { args: &["min_p_log"], when: "NaN" },
+            Refusal { args: &["top_k"], when: "negative" },
+            Refusal { args: &["top_p"], when: "0 or below" },
+            Refusal { args: &["top_p"], when: "above 1" },
+            Refusal { args: &["top_p"], when: "NaN" },
+        ],
     };
 }
 
@@ -6634,33 +7457,33 @@ impl Op for FusedSample {
     }
 }
 
-/// Arguments of `adjust_logits`, version 1, as they cross the boundary.
+/// Arguments of `adjust_logits`, version 1, as they cross the boundary. What they mean: [`AdjustLogits`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsAdjustLogitsV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Logits.
+    /// `[N, V]` inout, F32. Logits.
     pub logits: DiTensor,
-    /// Of each row, the first entry of its biases and the one after the last.
+    /// `[N, 2]` in, I32. Of each row, the first entry of its biases and the one after the last.
     pub bias_range: DiTensor,
-    /// Tokens with a bias.
+    /// `[B]` in, I32. Tokens with a bias.
     pub bias_token: DiTensor,
-    /// What is added.
+    /// `[B]` in, F32. What is added.
     pub bias_value: DiTensor,
-    /// Repetition penalty; 1 is off.
+    /// `[N]` in, F32. Repetition penalty; 1 is off.
     pub repetition: DiTensor,
-    /// 1 / repetition, rounded to F32 by the host.
+    /// `[N]` in, F32. 1 / repetition, rounded to F32 by the host.
     pub inv_repetition: DiTensor,
-    /// Frequency penalty; 0 is off.
+    /// `[N]` in, F32. Frequency penalty; 0 is off.
     pub frequency: DiTensor,
-    /// Presence penalty; 0 is off.
+    /// `[N]` in, F32. Presence penalty; 0 is off.
     pub presence: DiTensor,
-    /// Of each row, the first entry of its tokens so far and the one after the last.
+    /// `[N, 2]` in, I32. Of each row, the first entry of its tokens so far and the one after the last.
     pub seen_range: DiTensor,
-    /// Tokens that occur in prompt or output.
+    /// `[C]` in, I32. Tokens that occur in prompt or output.
     pub seen_token: DiTensor,
-    /// How often they occur in the output; 0 for tokens of the prompt alone.
+    /// `[C]` in, I32. How often they occur in the output; 0 for tokens of the prompt alone.
     pub seen_count: DiTensor,
 }
 
@@ -6742,63 +7565,107 @@ fn extents_of_adjust_logits(arguments: &Arguments) -> Result<Extents, ArgError> 
     Ok(Extents::new([("N", dims.n), ("V", dims.v), ("B", dims.b), ("C", dims.c)]))
 }
 
-/// Checked arguments of one `adjust_logits` call, for a kernel.
+/// Checked arguments of one `adjust_logits` call, for a kernel. What they mean: [`AdjustLogits`].
 pub struct AdjustLogitsArgs<'a> {
     /// Extents.
     pub dims: AdjustLogitsDims,
-    /// Logits.
+    /// `[N, V]` inout, F32. Logits.
     pub logits: Out<'a>,
-    /// Of each row, the first entry of its biases and the one after the last.
+    /// `[N, 2]` in, I32. Of each row, the first entry of its biases and the one after the last.
     pub bias_range: In<'a>,
-    /// Tokens with a bias.
+    /// `[B]` in, I32. Tokens with a bias.
     pub bias_token: In<'a>,
-    /// What is added.
+    /// `[B]` in, F32. What is added.
     pub bias_value: In<'a>,
-    /// Repetition penalty; 1 is off.
+    /// `[N]` in, F32. Repetition penalty; 1 is off.
     pub repetition: In<'a>,
-    /// 1 / repetition, rounded to F32 by the host.
+    /// `[N]` in, F32. 1 / repetition, rounded to F32 by the host.
     pub inv_repetition: In<'a>,
-    /// Frequency penalty; 0 is off.
+    /// `[N]` in, F32. Frequency penalty; 0 is off.
     pub frequency: In<'a>,
-    /// Presence penalty; 0 is off.
+    /// `[N]` in, F32. Presence penalty; 0 is off.
     pub presence: In<'a>,
-    /// Of each row, the first entry of its tokens so far and the one after the last.
+    /// `[N, 2]` in, I32. Of each row, the first entry of its tokens so far and the one after the last.
     pub seen_range: In<'a>,
-    /// Tokens that occur in prompt or output.
+    /// `[C]` in, I32. Tokens that occur in prompt or output.
     pub seen_token: In<'a>,
-    /// How often they occur in the output; 0 for tokens of the prompt alone.
+    /// `[C]` in, I32. How often they occur in the output; 0 for tokens of the prompt alone.
     pub seen_count: In<'a>,
 }
 
-/// Shapes, formats and scalars of a `adjust_logits` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `adjust_logits` call, for `supports` and `plan`. What they mean: [`AdjustLogits`].
 pub struct AdjustLogitsProto<'a> {
     /// Extents.
     pub dims: AdjustLogitsDims,
-    /// Logits.
+    /// `[N, V]` inout, F32. Logits.
     pub logits: Desc<'a>,
-    /// Of each row, the first entry of its biases and the one after the last.
+    /// `[N, 2]` in, I32. Of each row, the first entry of its biases and the one after the last.
     pub bias_range: Desc<'a>,
-    /// Tokens with a bias.
+    /// `[B]` in, I32. Tokens with a bias.
     pub bias_token: Desc<'a>,
-    /// What is added.
+    /// `[B]` in, F32. What is added.
     pub bias_value: Desc<'a>,
-    /// Repetition penalty; 1 is off.
+    /// `[N]` in, F32. Repetition penalty; 1 is off.
     pub repetition: Desc<'a>,
-    /// 1 / repetition, rounded to F32 by the host.
+    /// `[N]` in, F32. 1 / repetition, rounded to F32 by the host.
     pub inv_repetition: Desc<'a>,
-    /// Frequency penalty; 0 is off.
+    /// `[N]` in, F32. Frequency penalty; 0 is off.
     pub frequency: Desc<'a>,
-    /// Presence penalty; 0 is off.
+    /// `[N]` in, F32. Presence penalty; 0 is off.
     pub presence: Desc<'a>,
-    /// Of each row, the first entry of its tokens so far and the one after the last.
+    /// `[N, 2]` in, I32. Of each row, the first entry of its tokens so far and the one after the last.
     pub seen_range: Desc<'a>,
-    /// Tokens that occur in prompt or output.
+    /// `[C]` in, I32. Tokens that occur in prompt or output.
     pub seen_token: Desc<'a>,
-    /// How often they occur in the output; 0 for tokens of the prompt alone.
+    /// `[C]` in, I32. How often they occur in the output; 0 for tokens of the prompt alone.
     pub seen_count: Desc<'a>,
 }
 
 /// Adds biases to logits and subtracts penalties, in place.
+///
+/// Version 1, id 28, profiles: v41-text.
+///
+/// ```text
+/// Row n by itself, F32 operations each rounded to nearest, no contraction into FMA. The lists of a row are the entries i from range[n, 0] to range[n, 1] - 1 of flat arrays; rows may share entries, and entries that no row names are not read.
+/// First, for each i of bias_range[n]: l = logits[n, bias_token[i]] becomes l + bias_value[i]; -infinity bans the token.
+/// Then, for each i of seen_range[n]: l = logits[n, seen_token[i]] becomes l * inv_repetition[n] if l > 0, otherwise l * repetition[n]; and if seen_count[i] > 0, l becomes l - (frequency[n] * F32(seen_count[i]) + presence[n]).
+/// The host divides: inv_repetition[n] is 1 / repetition[n] rounded to F32.
+/// Within the list of a row tokens ascend strictly.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `logits` | inout | `[N, V]` | F32 | Logits. |
+/// | `bias_range` | in | `[N, 2]` | I32 | Of each row, the first entry of its biases and the one after the last. |
+/// | `bias_token` | in | `[B]` | I32 | Tokens with a bias. |
+/// | `bias_value` | in | `[B]` | F32 | What is added. |
+/// | `repetition` | in | `[N]` | F32 | Repetition penalty; 1 is off. |
+/// | `inv_repetition` | in | `[N]` | F32 | 1 / repetition, rounded to F32 by the host. |
+/// | `frequency` | in | `[N]` | F32 | Frequency penalty; 0 is off. |
+/// | `presence` | in | `[N]` | F32 | Presence penalty; 0 is off. |
+/// | `seen_range` | in | `[N, 2]` | I32 | Of each row, the first entry of its tokens so far and the one after the last. |
+/// | `seen_token` | in | `[C]` | I32 | Tokens that occur in prompt or output. |
+/// | `seen_count` | in | `[C]` | I32 | How often they occur in the output; 0 for tokens of the prompt alone. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: f32; rounding: every F32 operation to nearest even; no contraction; the count is converted to F32 to nearest even; denormals: kept; NaN: a NaN stays one; any NaN is as good as another; duplicates: refused: tokens of a list ascend strictly.
+/// ```
+///
+/// Refused:
+///
+/// - `bias_range`: a begin that is negative
+/// - `bias_range`: an end above B
+/// - `seen_range`: a begin behind its end, or an end above C
+/// - `bias_token`: negative, or not below V
+/// - `seen_token`: negative, or not below V
+/// - `bias_token`: not above the one before it in the list of a row
+/// - `seen_token`: not above the one before it in the list of a row
+/// - `seen_count`: negative
+/// - `bias_value`: NaN or +infinity
+/// - `repetition`: not above 0, or not finite
+/// - `inv_repetition`: not above 0, or not finite
+/// - `frequency`: NaN or infinite
+/// - `presence`: NaN or infinite
 pub struct AdjustLogits;
 
 impl AdjustLogits {
@@ -6935,6 +7802,21 @@ impl AdjustLogits {
                 like: "",
             },
         ],
+        refuses: &[
+            Refusal { args: &["bias_range"], when: "a begin that is negative" },
+            Refusal { args: &["bias_range"], when: "an end above B" },
+            Refusal { args: &["seen_range"], when: "a begin behind its end, or an end above C" },
+            Refusal { args: &["bias_token"], when: "negative, or not below V" },
+            Refusal { args: &["seen_token"], when: "negative, or not below V" },
+            Refusal { args: &["bias_token"], when: "not above the one before it in the list of a row" },
+            Refusal { args: &["seen_token"], when: "not above the one before it in the list of a row" },
+            Refusal { args: &["seen_count"], when: "negative" },
+            Refusal { args: &["bias_value"], when: "NaN or +infinity" },
+            Refusal { args: &["repetition"], when: "not above 0, or not finite" },
+            Refusal { args: &["inv_repetition"], when: "not above 0, or not finite" },
+            Refusal { args: &["frequency"], when: "NaN or infinite" },
+            Refusal { args: &["presence"], when: "NaN or infinite" },
+        ],
     };
 }
 
@@ -7037,17 +7919,17 @@ impl Op for AdjustLogits {
     }
 }
 
-/// Arguments of `apply_token_mask`, version 1, as they cross the boundary.
+/// Arguments of `apply_token_mask`, version 1, as they cross the boundary. What they mean: [`ApplyTokenMask`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DiArgsApplyTokenMaskV1 {
     /// Head.
     pub h: DiOpHeader,
-    /// Logits.
+    /// `[N, V]` inout, F32. Logits.
     pub logits: DiTensor,
-    /// Mask of each row, or -1 for none.
+    /// `[N]` in, I32. Mask of each row, or -1 for none.
     pub mask_index: DiTensor,
-    /// Masks of 32 tokens per word.
+    /// `[Q, ceil(V/32)]` in, I32. Masks of 32 tokens per word.
     pub masks: DiTensor,
 }
 
@@ -7090,31 +7972,52 @@ fn extents_of_apply_token_mask(arguments: &Arguments) -> Result<Extents, ArgErro
     Ok(Extents::new([("N", dims.n), ("V", dims.v), ("Q", dims.q)]))
 }
 
-/// Checked arguments of one `apply_token_mask` call, for a kernel.
+/// Checked arguments of one `apply_token_mask` call, for a kernel. What they mean: [`ApplyTokenMask`].
 pub struct ApplyTokenMaskArgs<'a> {
     /// Extents.
     pub dims: ApplyTokenMaskDims,
-    /// Logits.
+    /// `[N, V]` inout, F32. Logits.
     pub logits: Out<'a>,
-    /// Mask of each row, or -1 for none.
+    /// `[N]` in, I32. Mask of each row, or -1 for none.
     pub mask_index: In<'a>,
-    /// Masks of 32 tokens per word.
+    /// `[Q, ceil(V/32)]` in, I32. Masks of 32 tokens per word.
     pub masks: In<'a>,
 }
 
-/// Shapes, formats and scalars of a `apply_token_mask` call, for `supports` and `plan`.
+/// Shapes, formats and scalars of a `apply_token_mask` call, for `supports` and `plan`. What they mean: [`ApplyTokenMask`].
 pub struct ApplyTokenMaskProto<'a> {
     /// Extents.
     pub dims: ApplyTokenMaskDims,
-    /// Logits.
+    /// `[N, V]` inout, F32. Logits.
     pub logits: Desc<'a>,
-    /// Mask of each row, or -1 for none.
+    /// `[N]` in, I32. Mask of each row, or -1 for none.
     pub mask_index: Desc<'a>,
-    /// Masks of 32 tokens per word.
+    /// `[Q, ceil(V/32)]` in, I32. Masks of 32 tokens per word.
     pub masks: Desc<'a>,
 }
 
 /// Bans the tokens that a bit mask lacks, in place.
+///
+/// Version 1, id 29, profiles: v41-text.
+///
+/// ```text
+/// q = mask_index[n]: -1 leaves row n as it is. Otherwise logits[n, v] becomes -infinity for each v whose bit, bit v % 32 of masks[q, v / 32], is 0, counted from the lowest, and stays where the bit is 1. Bits beyond V are not looked at; several rows may name one mask.
+/// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `logits` | inout | `[N, V]` | F32 | Logits. |
+/// | `mask_index` | in | `[N]` | I32 | Mask of each row, or -1 for none. |
+/// | `masks` | in | `[Q, ceil(V/32)]` | I32 | Masks of 32 tokens per word. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: kept; NaN: a NaN is overwritten or stays, bit for bit; duplicates: a mask may be named by several rows.
+/// ```
+///
+/// Refused:
+///
+/// - `mask_index`: below -1
+/// - `mask_index`: not below Q
 pub struct ApplyTokenMask;
 
 impl ApplyTokenMask {
@@ -7170,6 +8073,10 @@ impl ApplyTokenMask {
                 shape: &["Q", "ceil(V/32)"],
                 like: "",
             },
+        ],
+        refuses: &[
+            Refusal { args: &["mask_index"], when: "below -1" },
+            Refusal { args: &["mask_index"], when: "not below Q" },
         ],
     };
 }
@@ -7275,3 +8182,6 @@ pub const PROFILES: &[(&str, &[&str])] = &[(
         "apply_token_mask",
     ],
 )];
+
+/// Changes with everything that both sides of the boundary must agree on: ids, names and versions of the ops, and the names, kinds, formats and shapes of their arguments.
+pub const DIGEST: u64 = 0xcdc43fae4b08ef8c;

@@ -40,7 +40,7 @@ pub use contract::{Class, Contract, Terms};
 pub use deepinfer_numerics as numerics;
 pub use extents::{Arguments, Described, Extents};
 pub use format::{CacheFormat, Format};
-pub use reflection::{ArgInfo, Kind, Op, OpInfo, Role};
+pub use reflection::{ArgInfo, Kind, Op, OpInfo, Refusal, Role};
 
 /// Used by the macros of [`sdk`].
 #[doc(hidden)]

@@ -52,6 +52,15 @@ pub struct ArgInfo {
     pub like: &'static str,
 }
 
+/// A wrong value, beyond formats, ranks and extents: a call with it is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Arguments of which the error names one.
+    pub args: &'static [&'static str],
+    /// When they are wrong, in words.
+    pub when: &'static str,
+}
+
 /// One op.
 #[derive(Clone, Copy, Debug)]
 pub struct OpInfo {
@@ -74,6 +83,8 @@ pub struct OpInfo {
     pub extents: fn(&Arguments) -> Result<Extents, ArgError>,
     /// Arguments in struct order, after the head.
     pub args: &'static [ArgInfo],
+    /// Wrong values; none are known of a vendor's op.
+    pub refuses: &'static [Refusal],
 }
 
 /// A generated `repr(C)` argument struct: begins with [`DiOpHeader`] and is valid when zeroed.

@@ -7,6 +7,8 @@
 mod c_header;
 mod catalogue;
 mod checks;
+mod describe;
+mod digest;
 mod expr;
 mod ops_md;
 mod rust_core;

@@ -9,19 +9,36 @@ use crate::tensor::Tensor;
 
 /// Rows of a table, by index.
 ///
+/// Version 1, id 1, profiles: v41-text.
+///
 /// ```text
 /// out[m, r, :] = table[index[m], :] for every r < repeat. An index outside 0..N gives a row of zeros.
 /// out has the table's dtype, or one of table and out is BF16 and the other F32: BF16 widens exactly, F32 rounds to nearest, ties to even.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `table` | in | `[N, C]` | F32, BF16, I32, U8 | Rows to choose from. |
+/// | `index` | in | `[M]` | I32 | Row numbers. |
+/// | `repeat` | scalar |  | u32 | Times that each row is written. |
+/// | `out` | out | `[M, repeat, C]` | F32, BF16, I32, U8 | Chosen rows. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: F32 to BF16 to nearest even; nothing else is rounded; denormals: kept; NaN: payloads are copied where the dtype stays; between F32 and BF16 any NaN is as good as another; duplicates: a row that is named twice is written twice.
+/// ```
+///
+/// Refused:
+///
+/// - `out`: a dtype other than the table's, unless the two are F32 and BF16
 #[derive(Clone, Copy)]
 pub struct Gather<'a> {
-    /// `[N, C]` F32 | BF16 | I32 | U8. Rows to choose from.
+    /// `[N, C]` in, F32, BF16, I32, U8. Rows to choose from.
     pub table: &'a Tensor,
-    /// `[M]` I32. Row numbers.
+    /// `[M]` in, I32. Row numbers.
     pub index: &'a Tensor,
     /// Times that each row is written.
     pub repeat: u32,
-    /// `[M, repeat, C]` F32 | BF16 | I32 | U8. Chosen rows.
+    /// `[M, repeat, C]` out, F32, BF16, I32, U8. Chosen rows.
     pub out: &'a Tensor,
 }
 
@@ -66,19 +83,34 @@ impl OpCall for Gather<'_> {
 
 /// Root-mean-square normalisation with a weight.
 ///
+/// Version 1, id 2, profiles: v41-text.
+///
 /// ```text
 /// out[t, n] = round(weight[n] * (x[t, n] * (mean_n(x[t, n]^2) + eps)^-1/2)), rounded once to the dtype of out.
-/// An all-zero row gives zeros for every eps >= 0, also when eps is so small that the inverse root is huge.
+/// An all-zero row gives zeros for every eps >= 0, also when eps is so small that the inverse root is huge, and when eps is 0.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, N]` | F32, BF16 | Rows. |
+/// | `weight` | in | `[N]` | F32, BF16 | Gain per column. |
+/// | `eps` | scalar |  | f32 | Added to the mean square. |
+/// | `out` | out | `[T, N]` | as `x` | Normalised rows. |
+///
+/// ```text
+/// Contract: BOUND(N+2, 1) + ULP(2); bound: the root halves the error of the mean square (N products and additions, the division, eps): factor * gamma / 2 of the value; ulps for the inverse root and two products; accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: a NaN or infinity in a row makes that row NaN and no other; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 #[derive(Clone, Copy)]
 pub struct RmsNorm<'a> {
-    /// `[T, N]` F32 | BF16. Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: &'a Tensor,
-    /// `[N]` F32 | BF16. Gain per column.
+    /// `[N]` in, F32, BF16. Gain per column.
     pub weight: &'a Tensor,
     /// Added to the mean square.
     pub eps: f32,
-    /// `[T, N]` F32 | BF16. Normalised rows.
+    /// `[T, N]` out, as `x`. Normalised rows.
     pub out: &'a Tensor,
 }
 
@@ -123,16 +155,30 @@ impl OpCall for RmsNorm<'_> {
 
 /// Reciprocal root mean square of rows.
 ///
+/// Version 1, id 3, profiles: v41-text.
+///
 /// ```text
-/// out[t] = (mean_n(x[t, n]^2) + eps)^-1/2 in F32.
+/// out[t] = (mean_n(x[t, n]^2) + eps)^-1/2 in F32. The mean of a row without columns is 0/0: its result is NaN.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, N]` | F32, BF16 | Rows. |
+/// | `eps` | scalar |  | f32 | Added to the mean square. |
+/// | `out` | out | `[T]` | F32 | One value per row. |
+///
+/// ```text
+/// Contract: BOUND(N+2, 1) + ULP(1); bound: the root halves the error of the mean square (N products and additions, the division, eps): factor * gamma / 2 of the value; ulps for the inverse root; accumulator: f32 or wider; rounding: once, to F32; denormals: kept; NaN: a NaN in a row makes its result NaN; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 #[derive(Clone, Copy)]
 pub struct Rstd<'a> {
-    /// `[T, N]` F32 | BF16. Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: &'a Tensor,
     /// Added to the mean square.
     pub eps: f32,
-    /// `[T]` F32. One value per row.
+    /// `[T]` out, F32. One value per row.
     pub out: &'a Tensor,
 }
 
@@ -167,20 +213,37 @@ impl OpCall for Rstd<'_> {
 
 /// Product with a transposed weight matrix, optionally block-diagonal.
 ///
+/// Version 1, id 4, profiles: v41-text.
+///
 /// ```text
 /// out[t, g*O + o] = round(sum_k x[t, g*K + k] * weight[g*O + o, k]) for every group g < groups; groups is 1 for a plain matrix.
 /// Quantised operands enter as element * scale. An FP8 x has one UE8M0 scale per row and 32 columns, an FP8 weight one per 32 x 32 tile (edge tiles may be partial), an FP4 weight one per row and 32 columns.
 /// The order of the sum may depend on K and on the formats, never on T.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, groups*K]` | F32, BF16, FP8_ROW32 | Input rows. |
+/// | `weight` | in | `[groups*O, K]` | F32, BF16, FP8_TILE32, FP4_ROW32 | Weights, one output per row. |
+/// | `groups` | scalar |  | u32 | Diagonal blocks, at least 1. |
+/// | `out` | out | `[T, groups*O]` | F32, BF16 | Output rows. |
+///
+/// ```text
+/// Contract: BOUND(K, 2); accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates into the row or column that holds it; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `groups`: 0
 #[derive(Clone, Copy)]
 pub struct Linear<'a> {
-    /// `[T, groups*K]` F32 | BF16 | FP8_ROW32. Input rows.
+    /// `[T, groups*K]` in, F32, BF16, FP8_ROW32. Input rows.
     pub x: &'a Tensor,
-    /// `[groups*O, K]` F32 | BF16 | FP8_TILE32 | FP4_ROW32. Weights, one output per row.
+    /// `[groups*O, K]` in, F32, BF16, FP8_TILE32, FP4_ROW32. Weights, one output per row.
     pub weight: &'a Tensor,
     /// Diagonal blocks, at least 1.
     pub groups: u32,
-    /// `[T, groups*O]` F32 | BF16. Output rows.
+    /// `[T, groups*O]` out, F32, BF16. Output rows.
     pub out: &'a Tensor,
 }
 
@@ -225,20 +288,39 @@ impl OpCall for Linear<'_> {
 
 /// Products of row ranges with one weight matrix each: the experts of a mixture.
 ///
+/// Version 1, id 5, profiles: v41-text.
+///
 /// ```text
 /// For e < E and rows m in expert_start[e] .. expert_start[e+1]: out[m, o] = round(sum_k x[m, k] * weight[e][o, k]).
-/// expert_start ascends from 0; rows from expert_start[E] on are not written. The weights may differ in format from expert to expert.
+/// expert_start ascends from 0; an expert may have no rows. Rows from expert_start[E] on keep their bits. The weights may differ in format from expert to expert.
 /// The result of a row depends on that row and its expert alone.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[M, K]` | F32, BF16, FP8_ROW32 | Rows, sorted by expert. |
+/// | `expert_start` | in | `[E+1]` | I32 | First row of each expert, then the end. |
+/// | `weight` | in | `E x [O, K]` | F32, BF16, FP8_TILE32, FP4_ROW32 | One matrix per expert. |
+/// | `out` | inout | `[M, O]` | F32, BF16 | Output rows. |
+///
+/// ```text
+/// Contract: BOUND(K, 2); accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates into the row that holds it; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `expert_start`: an expert_start\[0\] that is not 0
+/// - `expert_start`: an expert_start\[E\] above M
+/// - `expert_start`: a value below the one before it
 #[derive(Clone, Copy)]
 pub struct GroupedLinear<'a> {
-    /// `[M, K]` F32 | BF16 | FP8_ROW32. Rows, sorted by expert.
+    /// `[M, K]` in, F32, BF16, FP8_ROW32. Rows, sorted by expert.
     pub x: &'a Tensor,
-    /// `[E+1]` I32. First row of each expert, then the end.
+    /// `[E+1]` in, I32. First row of each expert, then the end.
     pub expert_start: &'a Tensor,
-    /// `[O, K]` F32 | BF16 | FP8_TILE32 | FP4_ROW32. One matrix per expert.
+    /// `E x [O, K]` in, F32, BF16, FP8_TILE32, FP4_ROW32. One matrix per expert.
     pub weight: &'a [Tensor],
-    /// `[M, O]` F32 | BF16. Output rows.
+    /// `[M, O]` inout, F32, BF16. Output rows.
     pub out: &'a Tensor,
 }
 
@@ -288,6 +370,8 @@ impl OpCall for GroupedLinear<'_> {
 
 /// Rounds rows to a scaled 8- or 4-bit format.
 ///
+/// Version 1, id 6, profiles: v41-text.
+///
 /// ```text
 /// The format of out says how. Per row and group of columns: amax = max |x|;
 /// FP8_ROW32: scale = the smallest power of two >= max(amax, 1e-4) * f32(1/448), element = E4M3(clamp(x / scale, 448)).
@@ -295,11 +379,24 @@ impl OpCall for GroupedLinear<'_> {
 /// FP4_ROW16: scale = E4M3(min(max(amax, 6 * 2^-9) * f32(1/6), 448)), element = E2M1(clamp(x / scale, 6)).
 /// Products are F32; rounding is to nearest, ties to even. Columns are a multiple of the group.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, N]` | F32, BF16 | Rows. |
+/// | `out` | out | `[T, N]` | FP8_ROW32, FP4_ROW32, FP4_ROW16 | Codes and scales. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: products and quotients to F32, then to the element, to nearest even; denormals: kept until the product or quotient in F32; the smallest scales are in the semantics; NaN: a NaN or infinity makes a UE8M0 scale NaN and with it its group; an FP4_ROW16 scale is NaN (0x7F) for a NaN and 448 for an infinity. In a group whose scale is NaN every code is the largest of its format (NaN for E4M3, 6 for E2M1) with the sign of its element; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `x`, `out`: columns that are no multiple of the group of out: 32, or 16 of FP4_ROW16
 #[derive(Clone, Copy)]
 pub struct Quantize<'a> {
-    /// `[T, N]` F32 | BF16. Rows.
+    /// `[T, N]` in, F32, BF16. Rows.
     pub x: &'a Tensor,
-    /// `[T, N]` FP8_ROW32 | FP4_ROW32 | FP4_ROW16. Codes and scales.
+    /// `[T, N]` out, FP8_ROW32, FP4_ROW32, FP4_ROW16. Codes and scales.
     pub out: &'a Tensor,
 }
 
@@ -333,17 +430,35 @@ impl OpCall for Quantize<'_> {
 
 /// Rotary position embedding of the last channels, in place.
 ///
+/// Version 1, id 7, profiles: v41-text.
+///
 /// ```text
 /// With R = number of freqs, the last 2R channels of every x[t, h, :] are R pairs (a, b) of neighbours. angle_i = f32(positions[t]) * freqs[i], one F32 product;
-/// a' = a * cos - b * sin, b' = a * sin + b * cos, rounded to the dtype of x. inverse = 1 uses -angle.
+/// a' = a * cos - b * sin, b' = a * sin + b * cos, rounded to the dtype of x. inverse = 1 uses -angle. The channels before them keep their bits.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | inout | `[T, H, D]` | F32, BF16 | Vectors, rotated in place. |
+/// | `positions` | in | `[T]` | I32 | Absolute positions. |
+/// | `freqs` | in | `[R]` | F32 | Angular frequencies in radians per position. |
+/// | `inverse` | scalar |  | u32 | 1 rotates back. |
+///
+/// ```text
+/// Contract: ULP(2); bound: of the larger of the pair; accumulator: f32 or wider; rounding: once, to the dtype of x; denormals: kept; NaN: propagates within its pair; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `inverse`: neither 0 nor 1
+/// - `freqs`: more than D/2
 #[derive(Clone, Copy)]
 pub struct Rope<'a> {
-    /// `[T, H, D]` F32 | BF16. Vectors, rotated in place.
+    /// `[T, H, D]` inout, F32, BF16. Vectors, rotated in place.
     pub x: &'a Tensor,
-    /// `[T]` I32. Absolute positions.
+    /// `[T]` in, I32. Absolute positions.
     pub positions: &'a Tensor,
-    /// `[R]` F32. Angular frequencies in radians per position.
+    /// `[R]` in, F32. Angular frequencies in radians per position.
     pub freqs: &'a Tensor,
     /// 1 rotates back.
     pub inverse: u32,
@@ -390,20 +505,44 @@ impl OpCall for Rope<'_> {
 
 /// Mixing coefficients of a hyper-connection from its raw projections.
 ///
+/// Version 1, id 8, profiles: v41-text.
+///
 /// ```text
 /// m = mix[t, :] * rstd[t], with C = copies:
 /// pre[i] = sigmoid(m[i] * scale[0] + base[i]) + eps; post[i] = 2 * sigmoid(m[C+i] * scale[1] + base[C+i]);
 /// comb = softmax over j of (m[2C + iC + j] * scale[2] + base[2C + iC + j]) + eps, then divided by (column sums + eps), then iters - 1 times by (row sums + eps) and by (column sums + eps).
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `mix` | in | `[T, 2*C+C*C]` | F32 | Projections of the flattened stream. |
+/// | `rstd` | in | `[T]` | F32 | Reciprocal root mean square of the flattened stream. |
+/// | `base` | in | `[2*C+C*C]` | F32 | Bias: C pre, C post, C*C comb. |
+/// | `scale` | in | `[3]` | F32 | Gains of pre, post and comb. |
+/// | `copies` | scalar |  | u32 | C: copies of the stream. |
+/// | `iters` | scalar |  | u32 | Sinkhorn iterations, at least 1. |
+/// | `eps` | scalar |  | f32 | Added as stated above. |
+/// | `pre` | out | `[T, C]` | F32 | Collapse weights for the next sublayer. |
+/// | `post` | out | `[T, C]` | F32 | Weight of the sublayer's output per copy. |
+/// | `comb` | out | `[T, C, C]` | F32 | comb[t, i, j] carries copy i into copy j. |
+///
+/// ```text
+/// Contract: BOUND(iters*(copies+3), 2) + ULP(4); bound: of pre and post: ulps, and the error of the argument, which is gamma of 4 roundings of |mix * rstd * scale| + |base|. Of comb: ulps, twice the largest such error of the row, and factor * gamma for the divisions by sums; accumulator: f32 or wider; rounding: once, to F32; denormals: kept; NaN: propagates within its row; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `copies`, `mix`: copies that is not the C of the shapes
+/// - `iters`: 0
 #[derive(Clone, Copy)]
 pub struct HcMix<'a> {
-    /// `[T, 2*C+C*C]` F32. Projections of the flattened stream.
+    /// `[T, 2*C+C*C]` in, F32. Projections of the flattened stream.
     pub mix: &'a Tensor,
-    /// `[T]` F32. Reciprocal root mean square of the flattened stream.
+    /// `[T]` in, F32. Reciprocal root mean square of the flattened stream.
     pub rstd: &'a Tensor,
-    /// `[2*C+C*C]` F32. Bias: C pre, C post, C*C comb.
+    /// `[2*C+C*C]` in, F32. Bias: C pre, C post, C*C comb.
     pub base: &'a Tensor,
-    /// `[3]` F32. Gains of pre, post and comb.
+    /// `[3]` in, F32. Gains of pre, post and comb.
     pub scale: &'a Tensor,
     /// C: copies of the stream.
     pub copies: u32,
@@ -411,11 +550,11 @@ pub struct HcMix<'a> {
     pub iters: u32,
     /// Added as stated above.
     pub eps: f32,
-    /// `[T, C]` F32. Collapse weights for the next sublayer.
+    /// `[T, C]` out, F32. Collapse weights for the next sublayer.
     pub pre: &'a Tensor,
-    /// `[T, C]` F32. Weight of the sublayer's output per copy.
+    /// `[T, C]` out, F32. Weight of the sublayer's output per copy.
     pub post: &'a Tensor,
-    /// `[T, C, C]` F32. comb[t, i, j] carries copy i into copy j.
+    /// `[T, C, C]` out, F32. comb[t, i, j] carries copy i into copy j.
     pub comb: &'a Tensor,
 }
 
@@ -479,16 +618,30 @@ impl OpCall for HcMix<'_> {
 
 /// Weighted sum of the copies of the stream.
 ///
+/// Version 1, id 9, profiles: v41-text.
+///
 /// ```text
 /// out[t, d] = round(sum_c pre[t, c] * x[t, c, d]).
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, C, D]` | F32, BF16 | The stream. |
+/// | `pre` | in | `[T, C]` | F32 | Weights. |
+/// | `out` | out | `[T, D]` | as `x` | Input of a sublayer. |
+///
+/// ```text
+/// Contract: BOUND(C, 2); accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates within its row and channel; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 #[derive(Clone, Copy)]
 pub struct HcCollapse<'a> {
-    /// `[T, C, D]` F32 | BF16. The stream.
+    /// `[T, C, D]` in, F32, BF16. The stream.
     pub x: &'a Tensor,
-    /// `[T, C]` F32. Weights.
+    /// `[T, C]` in, F32. Weights.
     pub pre: &'a Tensor,
-    /// `[T, D]` F32 | BF16. Input of a sublayer.
+    /// `[T, D]` out, as `x`. Input of a sublayer.
     pub out: &'a Tensor,
 }
 
@@ -532,18 +685,33 @@ impl OpCall for HcCollapse<'_> {
 
 /// Adds a sublayer's output to the stream and mixes the copies, in place.
 ///
+/// Version 1, id 10, profiles: v41-text.
+///
 /// ```text
 /// x'[t, j, d] = round(post[t, j] * y[t, d] + sum_i comb[t, i, j] * x[t, i, d]).
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | inout | `[T, C, D]` | F32, BF16 | The stream. |
+/// | `y` | in | `[T, D]` | as `x` | Output of the sublayer. |
+/// | `post` | in | `[T, C]` | F32 | Weight of y per copy. |
+/// | `comb` | in | `[T, C, C]` | F32 | Mixing matrix. |
+///
+/// ```text
+/// Contract: BOUND(C+1, 2); accumulator: f32 or wider; rounding: once, to the dtype of x; denormals: kept; NaN: propagates within its row and channel; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 #[derive(Clone, Copy)]
 pub struct HcExpand<'a> {
-    /// `[T, C, D]` F32 | BF16. The stream.
+    /// `[T, C, D]` inout, F32, BF16. The stream.
     pub x: &'a Tensor,
-    /// `[T, D]` F32 | BF16. Output of the sublayer.
+    /// `[T, D]` in, as `x`. Output of the sublayer.
     pub y: &'a Tensor,
-    /// `[T, C]` F32. Weight of y per copy.
+    /// `[T, C]` in, F32. Weight of y per copy.
     pub post: &'a Tensor,
-    /// `[T, C, C]` F32. Mixing matrix.
+    /// `[T, C, C]` in, F32. Mixing matrix.
     pub comb: &'a Tensor,
 }
 
@@ -591,23 +759,47 @@ impl OpCall for HcExpand<'_> {
 
 /// Encodes rows into cache entries.
 ///
+/// Version 1, id 11, profiles: v41-text.
+///
 /// ```text
 /// Row t goes to entry slots[t]: page slots[t] / entries_per_page, entry slots[t] % entries_per_page. A negative slot stores nothing. When several rows name one slot, the highest row wins.
 /// Encoding is that of quantize, into the entry layout named by format. rounded, when present, receives the value that a reader of the entry will see, for every row, also those with a negative slot.
+/// Bytes of no stored entry keep their value: other entries, and what lies behind the last entry of a page.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `kv` | in | `[T, D]` | F32, BF16 | Rows. |
+/// | `slots` | in | `[T]` | I32 | Entry numbers, or -1. |
+/// | `cache` | inout | `[P, B]` | U8 | Pages; the stride of a page may exceed B. |
+/// | `format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `entries_per_page` | scalar |  | u32 | Entries in a page. |
+/// | `rounded` | out | `[T, D]` | as `kv` | What a reader will see. Optional. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: as quantize; F32 to BF16 to nearest even; denormals: as quantize; F32 and BF16 entries keep them; NaN: as quantize; F32 and BF16 entries copy payloads; duplicates: of several rows that name one slot the highest wins.
+/// ```
+///
+/// Refused:
+///
+/// - `format`: above 4
+/// - `entries_per_page`, `cache`: 0 entries per page
+/// - `entries_per_page`, `format`, `cache`: more entries per page than fit into B bytes
+/// - `slots`: a slot that is not below P * entries_per_page
+/// - `format`, `cache`: groups of 32 or 16 channels that do not divide D
 #[derive(Clone, Copy)]
 pub struct StoreKvCache<'a> {
-    /// `[T, D]` F32 | BF16. Rows.
+    /// `[T, D]` in, F32, BF16. Rows.
     pub kv: &'a Tensor,
-    /// `[T]` I32. Entry numbers, or -1.
+    /// `[T]` in, I32. Entry numbers, or -1.
     pub slots: &'a Tensor,
-    /// `[P, B]` U8. Pages; the stride of a page may exceed B.
+    /// `[P, B]` inout, U8. Pages; the stride of a page may exceed B.
     pub cache: &'a Tensor,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// `[T, D]` F32 | BF16. What a reader will see.
+    /// `[T, D]` out, as `kv`. What a reader will see. Optional.
     pub rounded: Option<&'a Tensor>,
 }
 
@@ -659,20 +851,42 @@ impl OpCall for StoreKvCache<'_> {
 
 /// Decodes cache entries into rows.
 ///
+/// Version 1, id 12, profiles: v41-text.
+///
 /// ```text
 /// out[m, :] = round(entry slots[m]) in the dtype of out. A negative slot gives a row of zeros.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `cache` | in | `[P, B]` | U8 | Pages. |
+/// | `slots` | in | `[M]` | I32 | Entry numbers, or -1. |
+/// | `format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `entries_per_page` | scalar |  | u32 | Entries in a page. |
+/// | `out` | out | `[M, D]` | F32, BF16 | Decoded rows. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: element * scale in F32, then to nearest even; denormals: kept; NaN: any bytes are an entry: a NaN code (E4M3) gives NaN, a NaN scale (UE8M0 255, E4M3 0x7F and 0xFF) NaN for its group, and a product beyond F32 infinity; any NaN is as good as another; duplicates: a slot that is named twice is read twice.
+/// ```
+///
+/// Refused:
+///
+/// - `format`: above 4
+/// - `entries_per_page`, `cache`: 0 entries per page
+/// - `entries_per_page`, `format`, `cache`: more entries per page than fit into B bytes
+/// - `slots`: a slot that is not below P * entries_per_page
+/// - `format`, `cache`: groups of 32 or 16 channels that do not divide D
 #[derive(Clone, Copy)]
 pub struct LoadPagedKvCache<'a> {
-    /// `[P, B]` U8. Pages.
+    /// `[P, B]` in, U8. Pages.
     pub cache: &'a Tensor,
-    /// `[M]` I32. Entry numbers, or -1.
+    /// `[M]` in, I32. Entry numbers, or -1.
     pub slots: &'a Tensor,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// `[M, D]` F32 | BF16. Decoded rows.
+    /// `[M, D]` out, F32, BF16. Decoded rows.
     pub out: &'a Tensor,
 }
 
@@ -718,20 +932,42 @@ impl OpCall for LoadPagedKvCache<'_> {
 
 /// Turns entry positions of a request into cache slots.
 ///
+/// Version 1, id 13, profiles: v41-text.
+///
 /// ```text
 /// p = positions[t, j]; slots[t, j] = block_table[row_request[t], p / entries_per_page] * entries_per_page + p % entries_per_page, or -1 where p is negative.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `positions` | in | `[T, K]` | I32 | Entry positions within the request, or -1. |
+/// | `row_request` | in | `[T]` | I32 | Request of each row. |
+/// | `block_table` | in | `[Q, G]` | I32 | Pages of each request. |
+/// | `entries_per_page` | scalar |  | u32 | Entries in a page. |
+/// | `slots` | out | `[T, K]` | I32 | Cache slots, or -1. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: each position is converted by itself.
+/// ```
+///
+/// Refused:
+///
+/// - `entries_per_page`: 0
+/// - `row_request`: negative
+/// - `row_request`: not below Q
+/// - `positions`: a position that is not below G * entries_per_page
+/// - `block_table`: a negative page that a position names
 #[derive(Clone, Copy)]
 pub struct ConvertKvIndex<'a> {
-    /// `[T, K]` I32. Entry positions within the request, or -1.
+    /// `[T, K]` in, I32. Entry positions within the request, or -1.
     pub positions: &'a Tensor,
-    /// `[T]` I32. Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: &'a Tensor,
-    /// `[Q, G]` I32. Pages of each request.
+    /// `[Q, G]` in, I32. Pages of each request.
     pub block_table: &'a Tensor,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// `[T, K]` I32. Cache slots, or -1.
+    /// `[T, K]` out, I32. Cache slots, or -1.
     pub slots: &'a Tensor,
 }
 
@@ -780,32 +1016,63 @@ impl OpCall for ConvertKvIndex<'_> {
 
 /// Pools groups of consecutive tokens and keeps the open group.
 ///
+/// Version 1, id 14, profiles: v41-text.
+///
 /// ```text
 /// For group g ending at row r = group_row[g], members are the positions p = positions[r] - ratio + 1 .. positions[r]; a member in this call is a row of latent and score, an earlier one is read from state[state_slot[q], p % S] (0: score, 1: latent) of its request q.
 /// Per channel: w = softmax over the members of score; out[g, d] = round(sum w * latent).
-/// After all reads, the last min(n, S) rows of each request are written to its ring.
+/// After all reads, the last min(n, S) rows of each request are written to its ring. A request may have no rows; a slot that no request names keeps its bits.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `latent` | in | `[T, D]` | F32 | Values to pool. |
+/// | `score` | in | `[T, D]` | F32 | Gates. |
+/// | `state` | inout | `[N, S, 2, D]` | F32 | Rings of the latest rows, per state slot. |
+/// | `group_row` | in | `[M]` | I32 | Last row of each group that ends in this call, ascending. |
+/// | `positions` | in | `[T]` | I32 | Absolute positions. |
+/// | `row_request` | in | `[T]` | I32 | Request of each row. |
+/// | `request_start` | in | `[Q+1]` | I32 | First row of each request, then T. |
+/// | `state_slot` | in | `[Q]` | I32 | State slot of each request. |
+/// | `ratio` | scalar |  | u32 | Tokens in a group, at least 2 and at most S. |
+/// | `out` | out | `[M, D]` | F32, BF16 | One row per group. |
+///
+/// ```text
+/// Contract: BOUND(ratio, 2) + ULP(2); bound: factor * gamma covers the sum of weights and the weighted sum; every weight counts twice, there and in the sum of weights, with ulps of its exponential and |score - largest| roundings of the argument; accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates within its group and channel; duplicates: two requests with one state slot are refused; a group that is named twice is pooled twice.
+/// ```
+///
+/// Refused:
+///
+/// - `ratio`: below 2
+/// - `ratio`: above S
+/// - `state_slot`: negative, or not below N
+/// - `request_start`: a last value that is not T
+/// - `request_start`: a value that is negative or below the one before it; the first is 0
+/// - `group_row`: negative, or not below T
+/// - `row_request`: of a row that ends a group, a request that does not have that row
+/// - `group_row`, `positions`: a group that would begin before position 0
+/// - `state_slot`: a slot of two requests
 #[derive(Clone, Copy)]
 pub struct CompressAndUpdateState<'a> {
-    /// `[T, D]` F32. Values to pool.
+    /// `[T, D]` in, F32. Values to pool.
     pub latent: &'a Tensor,
-    /// `[T, D]` F32. Gates.
+    /// `[T, D]` in, F32. Gates.
     pub score: &'a Tensor,
-    /// `[N, S, 2, D]` F32. Rings of the latest rows, per state slot.
+    /// `[N, S, 2, D]` inout, F32. Rings of the latest rows, per state slot.
     pub state: &'a Tensor,
-    /// `[M]` I32. Last row of each group that ends in this call, ascending.
+    /// `[M]` in, I32. Last row of each group that ends in this call, ascending.
     pub group_row: &'a Tensor,
-    /// `[T]` I32. Absolute positions.
+    /// `[T]` in, I32. Absolute positions.
     pub positions: &'a Tensor,
-    /// `[T]` I32. Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: &'a Tensor,
-    /// `[Q+1]` I32. First row of each request, then T.
+    /// `[Q+1]` in, I32. First row of each request, then T.
     pub request_start: &'a Tensor,
-    /// `[Q]` I32. State slot of each request.
+    /// `[Q]` in, I32. State slot of each request.
     pub state_slot: &'a Tensor,
     /// Tokens in a group, at least 2 and at most S.
     pub ratio: u32,
-    /// `[M, D]` F32 | BF16. One row per group.
+    /// `[M, D]` out, F32, BF16. One row per group.
     pub out: &'a Tensor,
 }
 
@@ -885,36 +1152,66 @@ impl OpCall for CompressAndUpdateState<'_> {
 
 /// Scores of cached index keys against the index queries of each row.
 ///
+/// Version 1, id 15, profiles: v41-text.
+///
 /// ```text
 /// s = sum_h w[t, h] * max(0, sum_d q[t, h, d] * key[e, d]) with w = head_weight * scale rounded to the dtype of head_weight; computed in F32 or wider, rounded to F32.
 /// Without candidates, column c is entry e = c. With candidates, column c is entry candidates[t, c / block_size] * block_size + c % block_size.
-/// Entries e >= visible[t] and columns of a negative candidate or beyond the candidates score -infinity. Entry e of request q lives in page block_table[q, e / entries_per_page].
+/// Entries e >= visible[t] and columns of a negative candidate or beyond the candidates score -infinity. Nothing is looked up for entries that are not scored. Entry e of request q lives in page block_table[q, e / entries_per_page].
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `q` | in | `[T, H*D]` | F32, BF16, FP4_ROW32 | Index queries, heads side by side. |
+/// | `head_weight` | in | `[T, H]` | F32, BF16 | Weight of each head. |
+/// | `scale` | scalar |  | f32 | Factor on the head weights. |
+/// | `keys` | in | `[P, B]` | U8 | Pages of index keys. |
+/// | `format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `entries_per_page` | scalar |  | u32 | Entries in a page. |
+/// | `row_request` | in | `[T]` | I32 | Request of each row. |
+/// | `block_table` | in | `[Q, G]` | I32 | Pages of each request. |
+/// | `visible` | in | `[T]` | I32 | Entries that each row may see. |
+/// | `candidates` | in | `[T, L]` | I32 | Candidate blocks, ascending, -1 padded. Optional. |
+/// | `block_size` | scalar |  | u32 | Entries in a candidate block; unused without candidates. |
+/// | `out` | out | `[T, N]` | F32 | Scores. |
+///
+/// ```text
+/// Contract: BOUND(D+H, 2); bound: S is the sum over the heads of |w| times the sum of |q * key|: the products of a head and the sum of the heads are one sum of nested terms; accumulator: f32 or wider; rounding: once, to F32; denormals: kept; NaN: max(0, NaN) is NaN: a NaN in query or key, or in the weight of a head, makes the scores that it enters NaN; duplicates: entries of a page that is named twice are scored twice.
+/// ```
+///
+/// Refused:
+///
+/// - `format`: above 4
+/// - `entries_per_page`, `keys`: 0 entries per page
+/// - `row_request`: negative or not below Q, of a row that sees an entry
+/// - `block_table`: a page that is negative or not below P, of an entry that is scored
+/// - `block_size`: 0 with candidates
+/// - `format`, `keys`: groups of 32 or 16 channels that do not divide D
 #[derive(Clone, Copy)]
 pub struct IndexScores<'a> {
-    /// `[T, H*D]` F32 | BF16 | FP4_ROW32. Index queries, heads side by side.
+    /// `[T, H*D]` in, F32, BF16, FP4_ROW32. Index queries, heads side by side.
     pub q: &'a Tensor,
-    /// `[T, H]` F32 | BF16. Weight of each head.
+    /// `[T, H]` in, F32, BF16. Weight of each head.
     pub head_weight: &'a Tensor,
     /// Factor on the head weights.
     pub scale: f32,
-    /// `[P, B]` U8. Pages of index keys.
+    /// `[P, B]` in, U8. Pages of index keys.
     pub keys: &'a Tensor,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub format: u32,
     /// Entries in a page.
     pub entries_per_page: u32,
-    /// `[T]` I32. Request of each row.
+    /// `[T]` in, I32. Request of each row.
     pub row_request: &'a Tensor,
-    /// `[Q, G]` I32. Pages of each request.
+    /// `[Q, G]` in, I32. Pages of each request.
     pub block_table: &'a Tensor,
-    /// `[T]` I32. Entries that each row may see.
+    /// `[T]` in, I32. Entries that each row may see.
     pub visible: &'a Tensor,
-    /// `[T, L]` I32. Candidate blocks, ascending, -1 padded.
+    /// `[T, L]` in, I32. Candidate blocks, ascending, -1 padded. Optional.
     pub candidates: Option<&'a Tensor>,
     /// Entries in a candidate block; unused without candidates.
     pub block_size: u32,
-    /// `[T, N]` F32. Scores.
+    /// `[T, N]` out, F32. Scores.
     pub out: &'a Tensor,
 }
 
@@ -994,18 +1291,35 @@ impl OpCall for IndexScores<'_> {
 
 /// Best score of each block of consecutive entries.
 ///
+/// Version 1, id 16, profiles: v41-text.
+///
 /// ```text
-/// out[t, b] = max of scores[t, c] over the c in block b with c < visible[t]; the block that holds entry visible[t] - 1 gets +infinity, blocks without a visible entry -infinity.
+/// out[t, b] = max of scores[t, c] over the c in block b with c < visible[t]; the block that holds entry visible[t] - 1 gets +infinity, blocks without a visible entry -infinity. +0 and -0 are equal: either is the larger.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `scores` | in | `[T, N]` | F32 | Scores per entry. |
+/// | `visible` | in | `[T]` | I32 | Entries that each row may see. |
+/// | `block_size` | scalar |  | u32 | Entries in a block. |
+/// | `out` | out | `[T, ceil(N/block_size)]` | F32 | Scores per block. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: kept; NaN: NaN scores are ignored; a block that has no other gives -infinity; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `block_size`: 0
 #[derive(Clone, Copy)]
 pub struct CandidateBlockMax<'a> {
-    /// `[T, N]` F32. Scores per entry.
+    /// `[T, N]` in, F32. Scores per entry.
     pub scores: &'a Tensor,
-    /// `[T]` I32. Entries that each row may see.
+    /// `[T]` in, I32. Entries that each row may see.
     pub visible: &'a Tensor,
     /// Entries in a block.
     pub block_size: u32,
-    /// `[T, ceil(N/block_size)]` F32. Scores per block.
+    /// `[T, ceil(N/block_size)]` out, F32. Scores per block.
     pub out: &'a Tensor,
 }
 
@@ -1050,15 +1364,28 @@ impl OpCall for CandidateBlockMax<'_> {
 
 /// The columns of the largest scores, ascending.
 ///
+/// Version 1, id 17, profiles: v41-text.
+///
 /// ```text
-/// Chooses per row the K columns of largest score, fewer if fewer are above -infinity; of equal scores the lower column wins; +0 and -0 are equal.
+/// Chooses per row the K columns of largest score, fewer if fewer are above -infinity; of equal scores the lower column wins; +0 and -0 are equal; +infinity is the largest score.
 /// out[t, :] lists them in ascending order, padded with -1.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `scores` | in | `[T, N]` | F32 | Scores. |
+/// | `out` | out | `[T, K]` | I32 | Chosen columns. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: kept; NaN: NaN is never chosen, whatever its sign; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 #[derive(Clone, Copy)]
 pub struct TopkSelect<'a> {
-    /// `[T, N]` F32. Scores.
+    /// `[T, N]` in, F32. Scores.
     pub scores: &'a Tensor,
-    /// `[T, K]` I32. Chosen columns.
+    /// `[T, K]` out, I32. Chosen columns.
     pub out: &'a Tensor,
 }
 
@@ -1093,14 +1420,30 @@ impl OpCall for TopkSelect<'_> {
 
 /// Turns columns of a candidate-restricted score row into entries.
 ///
+/// Version 1, id 18, profiles: v41-text.
+///
 /// ```text
 /// c = columns[t, j]: becomes candidates[t, c / block_size] * block_size + c % block_size; -1 where c is negative, beyond the candidates, or its block is negative.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `columns` | inout | `[T, K]` | I32 | Columns in, entries out. |
+/// | `candidates` | in | `[T, L]` | I32 | Candidate blocks, -1 padded. |
+/// | `block_size` | scalar |  | u32 | Entries in a block. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: each column is converted by itself.
+/// ```
+///
+/// Refused:
+///
+/// - `block_size`: 0
 #[derive(Clone, Copy)]
 pub struct RestoreCandidateIndicesInplace<'a> {
-    /// `[T, K]` I32. Columns in, entries out.
+    /// `[T, K]` inout, I32. Columns in, entries out.
     pub columns: &'a Tensor,
-    /// `[T, L]` I32. Candidate blocks, -1 padded.
+    /// `[T, L]` in, I32. Candidate blocks, -1 padded.
     pub candidates: &'a Tensor,
     /// Entries in a block.
     pub block_size: u32,
@@ -1143,38 +1486,70 @@ impl OpCall for RestoreCandidateIndicesInplace<'_> {
 
 /// Attention of each row over listed cache entries, with a sink; keys and values are the same vectors.
 ///
+/// Version 1, id 19, profiles: v41-text.
+///
 /// ```text
 /// The entries of row t are those of window_slots[t, :] in the window cache, then those of global_slots[t, :] in the global cache; negative slots are no entries.
 /// s[h, j] = scale * sum_d q[t, h, d] * kv[j, d]; m = max_j s; p = exp(s - m); out[t, h, :] = round(sum_j p'[j] * kv[j, :] / (sum_j p[j] + exp(sink[h] - m))),
-/// where p' is p, or p rounded to BF16 when round_probs is 1. A row without entries gives zeros. The order of the sums may depend on the lists of the row, never on T.
+/// where p' is p, or p rounded to BF16 when round_probs is 1. A row without entries gives zeros, whatever stands in q. Without global its slots, format and page size are not looked at. m is of the scores alone: where exp(sink[h] - m) is beyond F32 the result is 0. The order of the sums may depend on the lists of the row, never on T.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `q` | in | `[T, H, D]` | F32, BF16 | Queries. |
+/// | `window` | in | `[P, B]` | U8 | Pages of the window cache. |
+/// | `window_format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `window_entries_per_page` | scalar |  | u32 | Entries in a page of the window cache. |
+/// | `window_slots` | in | `[T, W]` | I32 | Window entries of each row, or -1. |
+/// | `global` | in | `[G, A]` | U8 | Pages of the compressed cache. Optional. |
+/// | `global_format` | scalar |  | u32 | Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales). |
+/// | `global_entries_per_page` | scalar |  | u32 | Entries in a page of the global cache. |
+/// | `global_slots` | in | `[T, K]` | I32 | Compressed entries of each row, or -1; present when global is. Optional. |
+/// | `sink` | in | `[H]` | F32 | Logit of the sink per head. |
+/// | `scale` | scalar |  | f32 | Factor on the scores. |
+/// | `round_probs` | scalar |  | u32 | 1 rounds the probabilities to BF16 before the value product. |
+/// | `out` | out | `[T, H, D]` | as `q` | Weighted entries. |
+///
+/// ```text
+/// Contract: BOUND(D+4, 2) + ULP(2); bound: a score: factor * gamma over the largest S of an entry. A probability: twice that, ulps, and |s - m| roundings of the argument; where p may round to either of two BF16 values, their difference. The weighted sum: factor * gamma of the number of entries + 4 (scale, division, and a maximum that runs), and the error of the probabilities in numerator and denominator; accumulator: f32 or wider; rounding: p to BF16 when round_probs is 1; once, to the dtype of out; denormals: kept; NaN: a NaN in q or in a listed entry makes its row and head NaN; entries that no slot names are not read; duplicates: a slot that is listed twice is two entries.
+/// ```
+///
+/// Refused:
+///
+/// - `window_format`, `window`: above 4
+/// - `window_entries_per_page`, `window`: 0 entries per page
+/// - `window_slots`: a slot that is not below P * window_entries_per_page
+/// - `round_probs`: neither 0 nor 1
+/// - `global_slots`, `global`: one of the two without the other
+/// - `global_slots`: a slot that is not below G * global_entries_per_page
+/// - `window_format`, `window`: groups of 32 or 16 channels that do not divide D; global_format likewise
 #[derive(Clone, Copy)]
 pub struct SparseAttention<'a> {
-    /// `[T, H, D]` F32 | BF16. Queries.
+    /// `[T, H, D]` in, F32, BF16. Queries.
     pub q: &'a Tensor,
-    /// `[P, B]` U8. Pages of the window cache.
+    /// `[P, B]` in, U8. Pages of the window cache.
     pub window: &'a Tensor,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub window_format: u32,
     /// Entries in a page of the window cache.
     pub window_entries_per_page: u32,
-    /// `[T, W]` I32. Window entries of each row, or -1.
+    /// `[T, W]` in, I32. Window entries of each row, or -1.
     pub window_slots: &'a Tensor,
-    /// `[G, A]` U8. Pages of the compressed cache.
+    /// `[G, A]` in, U8. Pages of the compressed cache. Optional.
     pub global: Option<&'a Tensor>,
     /// Entry format: 0 = F32, 1 = BF16, 2 = FP8 (E4M3, UE8M0 per 32, values then scales), 3 = FP4 (E2M1, E4M3 scale per 16, values then scales), 4 = FP4 (E2M1, UE8M0 per 32; all values of the page, then all scales).
     pub global_format: u32,
     /// Entries in a page of the global cache.
     pub global_entries_per_page: u32,
-    /// `[T, K]` I32. Compressed entries of each row, or -1; present when global is.
+    /// `[T, K]` in, I32. Compressed entries of each row, or -1; present when global is. Optional.
     pub global_slots: Option<&'a Tensor>,
-    /// `[H]` F32. Logit of the sink per head.
+    /// `[H]` in, F32. Logit of the sink per head.
     pub sink: &'a Tensor,
     /// Factor on the scores.
     pub scale: f32,
     /// 1 rounds the probabilities to BF16 before the value product.
     pub round_probs: u32,
-    /// `[T, H, D]` F32 | BF16. Weighted entries.
+    /// `[T, H, D]` out, as `q`. Weighted entries.
     pub out: &'a Tensor,
 }
 
@@ -1253,20 +1628,45 @@ impl OpCall for SparseAttention<'_> {
 
 /// Chooses the experts of each row and their weights.
 ///
+/// Version 1, id 20, profiles: v41-text.
+///
 /// ```text
 /// s = score(logits[t, e]); scoring 0: sqrt(ln(1 + exp(z))), 1: 1 / (1 + exp(-z)), 2: softmax over e.
 /// experts[t, :] are the K experts of largest s + bias (bias_vl for rows whose image_mask is not 0), best first, of equal values the lower expert.
 /// weights[t, j] = route_scale * s, or route_scale * s / (sum of the chosen s + 1e-20) when normalize is 1 and K > 1.
+/// image_mask without bias_vl is valid, and so is the reverse: bias is then used for every row.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `logits` | in | `[T, E]` | F32 | Router outputs. |
+/// | `bias` | in | `[E]` | F32 | Selection bias. |
+/// | `bias_vl` | in | `[E]` | F32 | Selection bias of image positions. Optional. |
+/// | `image_mask` | in | `[T]` | U8 | Not 0 at image positions. Optional. |
+/// | `scoring` | scalar |  | u32 | Score function. |
+/// | `normalize` | scalar |  | u32 | 1 normalises the weights. |
+/// | `route_scale` | scalar |  | f32 | Factor on the weights. |
+/// | `experts` | out | `[T, K]` | I32 | Chosen experts. |
+/// | `weights` | out | `[T, K]` | F32 | Their weights. |
+///
+/// ```text
+/// Contract: ULP(4); bound: of the weights; experts are exact where neighbouring biased scores differ by more than ulps of |s| + |bias|; accumulator: f32 or wider; rounding: s to F32 before the bias is added; denormals: kept; NaN: a NaN score ranks below every number and below -infinity, of several the lower expert first, and its weight is NaN; chosen together with others under normalize it makes all weights of the row NaN. With scoring 2 a NaN makes all scores of its row NaN: the experts are 0 to K - 1; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `scoring`: above 2
+/// - `normalize`: neither 0 nor 1
+/// - `experts`: K above E
 #[derive(Clone, Copy)]
 pub struct MoeGate<'a> {
-    /// `[T, E]` F32. Router outputs.
+    /// `[T, E]` in, F32. Router outputs.
     pub logits: &'a Tensor,
-    /// `[E]` F32. Selection bias.
+    /// `[E]` in, F32. Selection bias.
     pub bias: &'a Tensor,
-    /// `[E]` F32. Selection bias of image positions.
+    /// `[E]` in, F32. Selection bias of image positions. Optional.
     pub bias_vl: Option<&'a Tensor>,
-    /// `[T]` U8. Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: Option<&'a Tensor>,
     /// Score function.
     pub scoring: u32,
@@ -1274,9 +1674,9 @@ pub struct MoeGate<'a> {
     pub normalize: u32,
     /// Factor on the weights.
     pub route_scale: f32,
-    /// `[T, K]` I32. Chosen experts.
+    /// `[T, K]` out, I32. Chosen experts.
     pub experts: &'a Tensor,
-    /// `[T, K]` F32. Their weights.
+    /// `[T, K]` out, F32. Their weights.
     pub weights: &'a Tensor,
 }
 
@@ -1340,25 +1740,45 @@ impl OpCall for MoeGate<'_> {
 
 /// Copies rows to their experts, sorted by expert.
 ///
+/// Version 1, id 21, profiles: v41-text.
+///
 /// ```text
 /// The pairs (t, j) with experts[t, j] >= 0 are sorted by expert, then t, then j; pair number m gives out[m, :] = x[t, :], row_weight[m] = weights[t, j], row_of[t, j] = m. Other row_of are -1, other row_weight 0.
-/// expert_start[e] is the first m of expert e and expert_start[E] their count; rows of out from there on are not written.
+/// expert_start[e] is the first m of expert e and expert_start[E] their count; rows of out from there on keep their bits.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | in | `[T, N]` | F32, BF16, FP8_ROW32 | Rows. |
+/// | `experts` | in | `[T, K]` | I32 | Experts of each row, or -1. |
+/// | `weights` | in | `[T, K]` | F32 | Weights of the experts. |
+/// | `out` | inout | `[T*K, N]` | as `x` | Rows by expert. |
+/// | `row_weight` | out | `[T*K]` | F32 | Weight of each row of out. |
+/// | `expert_start` | out | `[E+1]` | I32 | First row of each expert, then the end. |
+/// | `row_of` | out | `[T, K]` | I32 | Row of out for each pair, or -1. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: kept; NaN: copied; duplicates: an expert that a row names twice gets the row twice.
+/// ```
+///
+/// Refused:
+///
+/// - `experts`: an expert that is not below E
 #[derive(Clone, Copy)]
 pub struct MoeDispatch<'a> {
-    /// `[T, N]` F32 | BF16 | FP8_ROW32. Rows.
+    /// `[T, N]` in, F32, BF16, FP8_ROW32. Rows.
     pub x: &'a Tensor,
-    /// `[T, K]` I32. Experts of each row, or -1.
+    /// `[T, K]` in, I32. Experts of each row, or -1.
     pub experts: &'a Tensor,
-    /// `[T, K]` F32. Weights of the experts.
+    /// `[T, K]` in, F32. Weights of the experts.
     pub weights: &'a Tensor,
-    /// `[T*K, N]` F32 | BF16 | FP8_ROW32. Rows by expert.
+    /// `[T*K, N]` inout, as `x`. Rows by expert.
     pub out: &'a Tensor,
-    /// `[T*K]` F32. Weight of each row of out.
+    /// `[T*K]` out, F32. Weight of each row of out.
     pub row_weight: &'a Tensor,
-    /// `[E+1]` I32. First row of each expert, then the end.
+    /// `[E+1]` out, I32. First row of each expert, then the end.
     pub expert_start: &'a Tensor,
-    /// `[T, K]` I32. Row of out for each pair, or -1.
+    /// `[T, K]` out, I32. Row of out for each pair, or -1.
     pub row_of: &'a Tensor,
 }
 
@@ -1427,23 +1847,43 @@ impl OpCall for MoeDispatch<'_> {
 
 /// The gated activation of an expert, with its route weight.
 ///
+/// Version 1, id 22, profiles: v41-text.
+///
 /// ```text
 /// g = min(gate, limit), u = clamp(up, -limit, limit) when limit > 0; h = g / (1 + exp(-g)) * u * row_weight[m], the weight being 1 when absent.
 /// h is rounded to mid (0: F32, 1: BF16), then to out: F32, BF16, or quantised as quantize does. mid = 0 with a quantised out is the fused form.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `gate` | in | `[M, N]` | F32, BF16 | Gate projections. |
+/// | `up` | in | `[M, N]` | as `gate` | Up projections. |
+/// | `row_weight` | in | `[M]` | F32 | Route weight of each row. Optional. |
+/// | `limit` | scalar |  | f32 | Clamp; 0 or less means none. |
+/// | `mid` | scalar |  | u32 | Rounding before the output format. |
+/// | `out` | out | `[M, N]` | F32, BF16, FP8_ROW32 | Hidden rows. |
+///
+/// ```text
+/// Contract: ULP(2); bound: before the first rounding; the roundings to mid and to out come on top; accumulator: f32 or wider; rounding: to mid, then to out; denormals: kept; NaN: min and clamp let a NaN through: it propagates to its element; in a quantised out to its group as quantize states; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `mid`: neither 0 nor 1
+/// - `out`: FP8_ROW32 with columns that are no multiple of 32
 #[derive(Clone, Copy)]
 pub struct SwigluQuantize<'a> {
-    /// `[M, N]` F32 | BF16. Gate projections.
+    /// `[M, N]` in, F32, BF16. Gate projections.
     pub gate: &'a Tensor,
-    /// `[M, N]` F32 | BF16. Up projections.
+    /// `[M, N]` in, as `gate`. Up projections.
     pub up: &'a Tensor,
-    /// `[M]` F32. Route weight of each row.
+    /// `[M]` in, F32. Route weight of each row. Optional.
     pub row_weight: Option<&'a Tensor>,
     /// Clamp; 0 or less means none.
     pub limit: f32,
     /// Rounding before the output format.
     pub mid: u32,
-    /// `[M, N]` F32 | BF16 | FP8_ROW32. Hidden rows.
+    /// `[M, N]` out, F32, BF16, FP8_ROW32. Hidden rows.
     pub out: &'a Tensor,
 }
 
@@ -1495,18 +1935,35 @@ impl OpCall for SwigluQuantize<'_> {
 
 /// Sums the expert outputs of each row and the shared expert's.
 ///
+/// Version 1, id 23, profiles: v41-text.
+///
 /// ```text
 /// out[t, n] = round(sum over the row_of[t, j] >= 0, in ascending order of row_of, of y[row_of[t, j], n], then + shared[t, n]); F32 additions in that order, starting from 0.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `y` | in | `[M, N]` | F32, BF16 | Expert outputs. |
+/// | `row_of` | in | `[T, K]` | I32 | Rows of y for each row, or -1. |
+/// | `shared` | in | `[T, N]` | as `y` | Output of the shared expert. Optional. |
+/// | `out` | out | `[T, N]` | as `y` | Sum. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: f32; rounding: every addition to F32; once more, to the dtype of out; denormals: kept; NaN: propagates, and +infinity plus -infinity is NaN; any NaN is as good as another; duplicates: a row that is named twice is added twice.
+/// ```
+///
+/// Refused:
+///
+/// - `row_of`: a row that is not below M
 #[derive(Clone, Copy)]
 pub struct MoeCombine<'a> {
-    /// `[M, N]` F32 | BF16. Expert outputs.
+    /// `[M, N]` in, F32, BF16. Expert outputs.
     pub y: &'a Tensor,
-    /// `[T, K]` I32. Rows of y for each row, or -1.
+    /// `[T, K]` in, I32. Rows of y for each row, or -1.
     pub row_of: &'a Tensor,
-    /// `[T, N]` F32 | BF16. Output of the shared expert.
+    /// `[T, N]` in, as `y`. Output of the shared expert. Optional.
     pub shared: Option<&'a Tensor>,
-    /// `[T, N]` F32 | BF16. Sum.
+    /// `[T, N]` out, as `y`. Sum.
     pub out: &'a Tensor,
 }
 
@@ -1556,35 +2013,67 @@ impl OpCall for MoeCombine<'_> {
 
 /// Rows of the n-gram tables for each token.
 ///
+/// Version 1, id 24, profiles: v41-text.
+///
 /// ```text
 /// c[t] = token_map[token_ids[t]], or -1 (dead) where image_mask[t] is not 0; for each request the last N-1 ids before its first row come from history[state_slot], oldest first.
 /// For lookback i = 0..N-1: id_i = c at that distance, or pad if any of the distances 0..i is dead. h_1 = id_0 * multipliers[l, 0] xor id_1 * multipliers[l, 1]; h_i = h_{i-1} xor id_i * multipliers[l, i].
 /// rows[l, t, (i-1) * heads + k] = h_i mod primes[l, (i-1) * heads + k] + offsets[l, (i-1) * heads + k], heads = J / (N-1).
+/// mod is never negative; a token_id at a masked position is not looked at; a request may have no rows.
 /// Afterwards history holds the last N-1 ids of each request.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `token_ids` | in | `[T]` | I32 | Tokens. |
+/// | `token_map` | in | `[V]` | I32 | Compressed id of each token. |
+/// | `image_mask` | in | `[T]` | U8 | Not 0 at image positions. Optional. |
+/// | `history` | inout | `[S, N-1]` | I32 | Previous compressed ids per state slot, oldest first, -1 = dead. |
+/// | `request_start` | in | `[Q+1]` | I32 | First row of each request, then T. |
+/// | `state_slot` | in | `[Q]` | I32 | State slot of each request. |
+/// | `pad` | scalar |  | i32 | Compressed id used beyond a hole. |
+/// | `multipliers` | in | `[L, N]` | I64 | Odd factors. |
+/// | `primes` | in | `[L, J]` | I64 | Bucket counts. |
+/// | `offsets` | in | `[L, J]` | I64 | First row of each table. |
+/// | `rows` | out | `[L, T, J]` | I32 | Table rows. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: two requests with one state slot are refused.
+/// ```
+///
+/// Refused:
+///
+/// - `token_ids`: an id that is not below V, at a position without mask
+/// - `token_ids`: a negative id, at a position without mask
+/// - `state_slot`: negative, or not below S
+/// - `request_start`: a first value that is not 0; values ascend from there to T
+/// - `primes`: below 1
+/// - `offsets`, `primes`: offset negative, or offset + prime above 2^31
+/// - `state_slot`: a slot of two requests
+/// - `multipliers`, `primes`: N below 2, or J that is no multiple of N - 1
 #[derive(Clone, Copy)]
 pub struct EngramHash<'a> {
-    /// `[T]` I32. Tokens.
+    /// `[T]` in, I32. Tokens.
     pub token_ids: &'a Tensor,
-    /// `[V]` I32. Compressed id of each token.
+    /// `[V]` in, I32. Compressed id of each token.
     pub token_map: &'a Tensor,
-    /// `[T]` U8. Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: Option<&'a Tensor>,
-    /// `[S, N-1]` I32. Previous compressed ids per state slot, oldest first, -1 = dead.
+    /// `[S, N-1]` inout, I32. Previous compressed ids per state slot, oldest first, -1 = dead.
     pub history: &'a Tensor,
-    /// `[Q+1]` I32. First row of each request, then T.
+    /// `[Q+1]` in, I32. First row of each request, then T.
     pub request_start: &'a Tensor,
-    /// `[Q]` I32. State slot of each request.
+    /// `[Q]` in, I32. State slot of each request.
     pub state_slot: &'a Tensor,
     /// Compressed id used beyond a hole.
     pub pad: i32,
-    /// `[L, N]` I64. Odd factors.
+    /// `[L, N]` in, I64. Odd factors.
     pub multipliers: &'a Tensor,
-    /// `[L, J]` I64. Bucket counts.
+    /// `[L, J]` in, I64. Bucket counts.
     pub primes: &'a Tensor,
-    /// `[L, J]` I64. First row of each table.
+    /// `[L, J]` in, I64. First row of each table.
     pub offsets: &'a Tensor,
-    /// `[L, T, J]` I32. Table rows.
+    /// `[L, T, J]` out, I32. Table rows.
     pub rows: &'a Tensor,
 }
 
@@ -1671,16 +2160,30 @@ impl OpCall for EngramHash<'_> {
 
 /// Looked-up table rows, side by side.
 ///
+/// Version 1, id 25, profiles: v41-text.
+///
 /// ```text
 /// out[t, j * C + c] = round(table[rows[t, j], c]), dequantised when the table is; a row outside the table gives zeros.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `table` | in | `[N, C]` | F32, BF16, FP8_ROW32 | The n-gram table. |
+/// | `rows` | in | `[T, J]` | I32 | Row numbers. |
+/// | `out` | out | `[T, J*C]` | F32, BF16 | Looked-up values. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: element * scale in F32, then to the dtype of out; denormals: kept; NaN: propagates; any NaN is as good as another; duplicates: a row that is named twice is written twice.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 #[derive(Clone, Copy)]
 pub struct EngramGather<'a> {
-    /// `[N, C]` F32 | BF16 | FP8_ROW32. The n-gram table.
+    /// `[N, C]` in, F32, BF16, FP8_ROW32. The n-gram table.
     pub table: &'a Tensor,
-    /// `[T, J]` I32. Row numbers.
+    /// `[T, J]` in, I32. Row numbers.
     pub rows: &'a Tensor,
-    /// `[T, J*C]` F32 | BF16. Looked-up values.
+    /// `[T, J*C]` out, F32, BF16. Looked-up values.
     pub out: &'a Tensor,
 }
 
@@ -1724,22 +2227,39 @@ impl OpCall for EngramGather<'_> {
 
 /// Adds the gated n-gram value to every copy of the stream, in place.
 ///
+/// Version 1, id 26, profiles: v41-text.
+///
 /// ```text
 /// With key_i = kv[t, i*D .. (i+1)*D] for i < C and value = kv[t, C*D ..]:
 /// dot_i = sum_d x[t, i, d] * (q_weight[i, d] * k_weight[i, d]) * key_i[d] * rstd(x[t, i]) * rstd(key_i) * D^-1/2, rstd(v) = (mean(v^2) + eps)^-1/2;
 /// gate_i = sigmoid(copysign(sqrt(max(|dot_i|, 1e-6)), dot_i)), 0 where image_mask[t] is not 0; x'[t, i, d] = round(x[t, i, d] + gate_i * value[d]).
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `x` | inout | `[T, C, D]` | F32, BF16 | The stream. |
+/// | `kv` | in | `[T, (C+1)*D]` | as `x` | Keys per copy, then the value. |
+/// | `q_weight` | in | `[C, D]` | F32, BF16 | Gain on the stream's side. |
+/// | `k_weight` | in | `[C, D]` | F32, BF16 | Gain on the key's side. |
+/// | `image_mask` | in | `[T]` | U8 | Not 0 at image positions. Optional. |
+/// | `eps` | scalar |  | f32 | Added to the mean squares. |
+///
+/// ```text
+/// Contract: BOUND(D+6, 2) + ULP(4); bound: S is the sum of the magnitudes of the terms of dot, each with both norms; the gate is taken at both ends of the interval of dot, plus ulps of 1; its product with value and the addition to x are one F32 rounding each of their operands; accumulator: f32 or wider; rounding: once, to the dtype of x; denormals: kept; NaN: a NaN in dot makes its copy of the row NaN, through the max and the root; where image_mask is not 0 the gate is 0 all the same and a NaN of x stays in its element; duplicates: none: no index.
+/// ```
+///
+/// Refused: no value beyond formats, ranks and extents.
 #[derive(Clone, Copy)]
 pub struct EngramGate<'a> {
-    /// `[T, C, D]` F32 | BF16. The stream.
+    /// `[T, C, D]` inout, F32, BF16. The stream.
     pub x: &'a Tensor,
-    /// `[T, (C+1)*D]` F32 | BF16. Keys per copy, then the value.
+    /// `[T, (C+1)*D]` in, as `x`. Keys per copy, then the value.
     pub kv: &'a Tensor,
-    /// `[C, D]` F32 | BF16. Gain on the stream's side.
+    /// `[C, D]` in, F32, BF16. Gain on the stream's side.
     pub q_weight: &'a Tensor,
-    /// `[C, D]` F32 | BF16. Gain on the key's side.
+    /// `[C, D]` in, F32, BF16. Gain on the key's side.
     pub k_weight: &'a Tensor,
-    /// `[T]` U8. Not 0 at image positions.
+    /// `[T]` in, U8. Not 0 at image positions. Optional.
     pub image_mask: Option<&'a Tensor>,
     /// Added to the mean squares.
     pub eps: f32,
@@ -1796,6 +2316,8 @@ impl OpCall for EngramGate<'_> {
 
 /// Draws one token per row.
 ///
+/// Version 1, id 27, profiles: v41-text.
+///
 /// ```text
 /// Row n by itself, F32 operations each rounded to nearest, no contraction into FMA. Ties go to the lowest v; +0 and -0 are equal.
 /// Greedy, where inv_temperature[n] is 0: token[n] = argmax over v of logits[n, v]; the filters do not matter.
@@ -1803,27 +2325,56 @@ impl OpCall for EngramGate<'_> {
 /// min_p: v goes if s[v] < M + min_p_log[n]. top_k: the first top_k[n] stay; 0 is off. top_p: weights w[v] = weight(M - s[v]), W the U64 sum over what is left; the shortest beginning stays whose weights sum to at least ceil(W * top_p[n]), the product exact; 1 is off.
 /// token[n] = argmax over the tokens left of s[v] + g(seed[n], position[n], v, child[n]).
 /// g is the Gumbel noise for domain 0, weight the fixed-point exponential of deepinfer-numerics; both are defined, with vectors, in plugin-api/numerics/SAMPLING.md.
-/// Refused are a negative position, child or top_k, an inv_temperature that is negative or not finite, a min_p_log that is NaN or above 0, a top_p that is not above 0 and at most 1, and with top_p more than 2^17 columns.
+/// Refused is also top_p with more than 2^17 columns.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `logits` | in | `[N, V]` | F32 | Logits. |
+/// | `inv_temperature` | in | `[N]` | F32 | 1 / temperature, or 0 for greedy. |
+/// | `seed` | in | `[N]` | I64 | Seeds; the 64 bits are unsigned. |
+/// | `position` | in | `[N]` | I32 | Absolute position of the drawn token. |
+/// | `token` | out | `[N]` | I32 | Drawn tokens. |
+/// | `child` | in | `[N]` | I32 | Which of several continuations of one request; absent: 0. Optional. |
+/// | `min_p_log` | in | `[N]` | F32 | ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional. |
+/// | `top_k` | in | `[N]` | I32 | Tokens that stay; 0, or absent: all. Optional. |
+/// | `top_p` | in | `[N]` | F32 | Share of the probability that stays; 1, or absent: all. Optional. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: f32; u64 for weights; rounding: every F32 operation to nearest even; no contraction; denormals: kept; NaN: a row that holds a NaN or +infinity, or only -infinity, gives -1; M - s[v] of two infinities counts as 0; duplicates: none: no index.
+/// ```
+///
+/// Refused:
+///
+/// - `position`: negative
+/// - `inv_temperature`: negative
+/// - `inv_temperature`: NaN or infinite
+/// - `child`: negative
+/// - `min_p_log`: above 0
+/// - `min_p_log`: NaN
+/// - `top_k`: negative
+/// - `top_p`: 0 or below
+/// - `top_p`: above 1
+/// - `top_p`: NaN
 #[derive(Clone, Copy)]
 pub struct FusedSample<'a> {
-    /// `[N, V]` F32. Logits.
+    /// `[N, V]` in, F32. Logits.
     pub logits: &'a Tensor,
-    /// `[N]` F32. 1 / temperature, or 0 for greedy.
+    /// `[N]` in, F32. 1 / temperature, or 0 for greedy.
     pub inv_temperature: &'a Tensor,
-    /// `[N]` I64. Seeds; the 64 bits are unsigned.
+    /// `[N]` in, I64. Seeds; the 64 bits are unsigned.
     pub seed: &'a Tensor,
-    /// `[N]` I32. Absolute position of the drawn token.
+    /// `[N]` in, I32. Absolute position of the drawn token.
     pub position: &'a Tensor,
-    /// `[N]` I32. Drawn tokens.
+    /// `[N]` out, I32. Drawn tokens.
     pub token: &'a Tensor,
-    /// `[N]` I32. Which of several continuations of one request; absent: 0.
+    /// `[N]` in, I32. Which of several continuations of one request; absent: 0. Optional.
     pub child: Option<&'a Tensor>,
-    /// `[N]` F32. ln(min_p), rounded to F32 by the host; -infinity, or absent: off.
+    /// `[N]` in, F32. ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional.
     pub min_p_log: Option<&'a Tensor>,
-    /// `[N]` I32. Tokens that stay; 0, or absent: all.
+    /// `[N]` in, I32. Tokens that stay; 0, or absent: all. Optional.
     pub top_k: Option<&'a Tensor>,
-    /// `[N]` F32. Share of the probability that stays; 1, or absent: all.
+    /// `[N]` in, F32. Share of the probability that stays; 1, or absent: all. Optional.
     pub top_p: Option<&'a Tensor>,
 }
 
@@ -1910,36 +2461,72 @@ impl OpCall for FusedSample<'_> {
 
 /// Adds biases to logits and subtracts penalties, in place.
 ///
+/// Version 1, id 28, profiles: v41-text.
+///
 /// ```text
 /// Row n by itself, F32 operations each rounded to nearest, no contraction into FMA. The lists of a row are the entries i from range[n, 0] to range[n, 1] - 1 of flat arrays; rows may share entries, and entries that no row names are not read.
 /// First, for each i of bias_range[n]: l = logits[n, bias_token[i]] becomes l + bias_value[i]; -infinity bans the token.
 /// Then, for each i of seen_range[n]: l = logits[n, seen_token[i]] becomes l * inv_repetition[n] if l > 0, otherwise l * repetition[n]; and if seen_count[i] > 0, l becomes l - (frequency[n] * F32(seen_count[i]) + presence[n]).
 /// The host divides: inv_repetition[n] is 1 / repetition[n] rounded to F32.
-/// Within the list of a row tokens ascend strictly. Refused are other lists, a range that is not 0 <= range[n, 0] <= range[n, 1] <= the length of its arrays, a token that is negative or not below V, a negative count, a bias that is NaN or +infinity, a repetition or inv_repetition that is not above 0 and finite, and a frequency or presence that is not finite.
+/// Within the list of a row tokens ascend strictly.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `logits` | inout | `[N, V]` | F32 | Logits. |
+/// | `bias_range` | in | `[N, 2]` | I32 | Of each row, the first entry of its biases and the one after the last. |
+/// | `bias_token` | in | `[B]` | I32 | Tokens with a bias. |
+/// | `bias_value` | in | `[B]` | F32 | What is added. |
+/// | `repetition` | in | `[N]` | F32 | Repetition penalty; 1 is off. |
+/// | `inv_repetition` | in | `[N]` | F32 | 1 / repetition, rounded to F32 by the host. |
+/// | `frequency` | in | `[N]` | F32 | Frequency penalty; 0 is off. |
+/// | `presence` | in | `[N]` | F32 | Presence penalty; 0 is off. |
+/// | `seen_range` | in | `[N, 2]` | I32 | Of each row, the first entry of its tokens so far and the one after the last. |
+/// | `seen_token` | in | `[C]` | I32 | Tokens that occur in prompt or output. |
+/// | `seen_count` | in | `[C]` | I32 | How often they occur in the output; 0 for tokens of the prompt alone. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: f32; rounding: every F32 operation to nearest even; no contraction; the count is converted to F32 to nearest even; denormals: kept; NaN: a NaN stays one; any NaN is as good as another; duplicates: refused: tokens of a list ascend strictly.
+/// ```
+///
+/// Refused:
+///
+/// - `bias_range`: a begin that is negative
+/// - `bias_range`: an end above B
+/// - `seen_range`: a begin behind its end, or an end above C
+/// - `bias_token`: negative, or not below V
+/// - `seen_token`: negative, or not below V
+/// - `bias_token`: not above the one before it in the list of a row
+/// - `seen_token`: not above the one before it in the list of a row
+/// - `seen_count`: negative
+/// - `bias_value`: NaN or +infinity
+/// - `repetition`: not above 0, or not finite
+/// - `inv_repetition`: not above 0, or not finite
+/// - `frequency`: NaN or infinite
+/// - `presence`: NaN or infinite
 #[derive(Clone, Copy)]
 pub struct AdjustLogits<'a> {
-    /// `[N, V]` F32. Logits.
+    /// `[N, V]` inout, F32. Logits.
     pub logits: &'a Tensor,
-    /// `[N, 2]` I32. Of each row, the first entry of its biases and the one after the last.
+    /// `[N, 2]` in, I32. Of each row, the first entry of its biases and the one after the last.
     pub bias_range: &'a Tensor,
-    /// `[B]` I32. Tokens with a bias.
+    /// `[B]` in, I32. Tokens with a bias.
     pub bias_token: &'a Tensor,
-    /// `[B]` F32. What is added.
+    /// `[B]` in, F32. What is added.
     pub bias_value: &'a Tensor,
-    /// `[N]` F32. Repetition penalty; 1 is off.
+    /// `[N]` in, F32. Repetition penalty; 1 is off.
     pub repetition: &'a Tensor,
-    /// `[N]` F32. 1 / repetition, rounded to F32 by the host.
+    /// `[N]` in, F32. 1 / repetition, rounded to F32 by the host.
     pub inv_repetition: &'a Tensor,
-    /// `[N]` F32. Frequency penalty; 0 is off.
+    /// `[N]` in, F32. Frequency penalty; 0 is off.
     pub frequency: &'a Tensor,
-    /// `[N]` F32. Presence penalty; 0 is off.
+    /// `[N]` in, F32. Presence penalty; 0 is off.
     pub presence: &'a Tensor,
-    /// `[N, 2]` I32. Of each row, the first entry of its tokens so far and the one after the last.
+    /// `[N, 2]` in, I32. Of each row, the first entry of its tokens so far and the one after the last.
     pub seen_range: &'a Tensor,
-    /// `[C]` I32. Tokens that occur in prompt or output.
+    /// `[C]` in, I32. Tokens that occur in prompt or output.
     pub seen_token: &'a Tensor,
-    /// `[C]` I32. How often they occur in the output; 0 for tokens of the prompt alone.
+    /// `[C]` in, I32. How often they occur in the output; 0 for tokens of the prompt alone.
     pub seen_count: &'a Tensor,
 }
 
@@ -2028,17 +2615,33 @@ impl OpCall for AdjustLogits<'_> {
 
 /// Bans the tokens that a bit mask lacks, in place.
 ///
+/// Version 1, id 29, profiles: v41-text.
+///
 /// ```text
 /// q = mask_index[n]: -1 leaves row n as it is. Otherwise logits[n, v] becomes -infinity for each v whose bit, bit v % 32 of masks[q, v / 32], is 0, counted from the lowest, and stays where the bit is 1. Bits beyond V are not looked at; several rows may name one mask.
-/// Refused is a mask_index below -1 or not below Q.
 /// ```
+///
+/// | argument | role | shape | formats | meaning |
+/// |---|---|---|---|---|
+/// | `logits` | inout | `[N, V]` | F32 | Logits. |
+/// | `mask_index` | in | `[N]` | I32 | Mask of each row, or -1 for none. |
+/// | `masks` | in | `[Q, ceil(V/32)]` | I32 | Masks of 32 tokens per word. |
+///
+/// ```text
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: kept; NaN: a NaN is overwritten or stays, bit for bit; duplicates: a mask may be named by several rows.
+/// ```
+///
+/// Refused:
+///
+/// - `mask_index`: below -1
+/// - `mask_index`: not below Q
 #[derive(Clone, Copy)]
 pub struct ApplyTokenMask<'a> {
-    /// `[N, V]` F32. Logits.
+    /// `[N, V]` inout, F32. Logits.
     pub logits: &'a Tensor,
-    /// `[N]` I32. Mask of each row, or -1 for none.
+    /// `[N]` in, I32. Mask of each row, or -1 for none.
     pub mask_index: &'a Tensor,
-    /// `[Q, ceil(V/32)]` I32. Masks of 32 tokens per word.
+    /// `[Q, ceil(V/32)]` in, I32. Masks of 32 tokens per word.
     pub masks: &'a Tensor,
 }
 

@@ -196,6 +196,7 @@ macro_rules! vendor_op {
                     shape: &[],
                     like: "",
                 }),*],
+                refuses: &[],
             };
 
             #[allow(unsafe_code)]

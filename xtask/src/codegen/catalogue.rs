@@ -50,9 +50,34 @@ pub(crate) struct Op {
     pub(crate) profiles: Vec<String>,
     pub(crate) summary: String,
     pub(crate) semantics: String,
+    /// Values that a call may not have, beyond formats, ranks and extents.
+    pub(crate) refuses: Vec<Refusal>,
     pub(crate) contract: Contract,
     #[serde(rename = "arg")]
     pub(crate) args: Vec<Arg>,
+}
+
+/// A wrong value: `experts, weights: K above E` in the catalogue.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Refusal {
+    /// Arguments of which the error must name one.
+    pub(crate) args: Vec<String>,
+    /// When they are wrong.
+    pub(crate) when: String,
+}
+
+impl TryFrom<String> for Refusal {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.split_once(": ") {
+            Some((args, when)) if !when.trim().is_empty() => {
+                Ok(Self { args: args.split(", ").map(str::to_owned).collect(), when: when.to_owned() })
+            }
+            _ => Err(format!("{text:?} is not of the form \"argument: when it is wrong\"")),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -209,6 +234,9 @@ impl Op {
         for profile in &self.profiles {
             ensure!(PROFILES.contains(&profile.as_str()), "unknown profile {profile}; there are {PROFILES:?}");
         }
+        for name in self.refuses.iter().flat_map(|refusal| &refusal.args) {
+            ensure!(self.args.iter().any(|arg| arg.name == *name), "refuses: there is no argument {name}");
+        }
         for arg in &self.args {
             let name = &arg.name;
             ensure!(!["type", "in", "loop", "match", "dims"].contains(&name.as_str()), "{name} cannot be a field name");
@@ -276,6 +304,18 @@ mod tests {
         let text = std::fs::read_to_string(path)?;
         assert!(text.contains(old), "{op} has no {old:?}");
         toml::from_str::<Op>(&text.replacen(old, new, 1))?.check()
+    }
+
+    #[test]
+    fn refusals_name_arguments() {
+        for (old, new, complaint) in [
+            ("\"groups: 0\"", "\"group: 0\"", "there is no argument group"),
+            ("\"groups: 0\"", "\"groups\"", "is not of the form"),
+            ("refuses = [\n    \"groups: 0\",\n]\n", "", "missing field `refuses`"),
+        ] {
+            let error = changed("linear", old, new).expect_err(complaint);
+            assert!(format!("{error:#}").contains(complaint), "{new:?}: {error:#}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `core/ops/src/generated.rs`: what a caller fills in, checked and turned into the C struct.
 
 use super::catalogue::{Arg, Catalogue, Kind, Op};
-use super::checks;
+use super::{checks, describe};
 
 pub(crate) fn generate(catalogue: &Catalogue) -> String {
     let mut out = String::from(
@@ -21,26 +21,13 @@ pub(crate) fn generate(catalogue: &Catalogue) -> String {
 fn one(op: &Op) -> String {
     let ty = op.type_name();
     let mut out = String::new();
-    for line in op
-        .semantics
-        .trim()
-        .lines()
-        .enumerate()
-        .map(|(i, l)| if i == 0 { format!("{}\n///\n/// ```text\n/// {l}", op.summary) } else { l.to_owned() })
-    {
-        out += &format!("/// {line}\n");
-    }
-    out += "/// ```\n#[derive(Clone, Copy)]\n";
+    out += &describe::op_doc(op);
+    out += "#[derive(Clone, Copy)]\n";
     let has_tensor = op.args.iter().any(Arg::is_tensor);
     assert!(has_tensor, "{} has no tensor", op.name);
     out += &format!("pub struct {ty}<'a> {{\n");
     for arg in &op.args {
-        let shape: Vec<String> = arg.shape.iter().map(ToString::to_string).collect();
-        if arg.is_tensor() {
-            out += &format!("/// `[{}]` {}. {}\n", shape.join(", "), arg.dtypes.join(" | "), arg.doc);
-        } else {
-            out += &format!("/// {}\n", arg.doc);
-        }
+        out += &describe::field_doc(arg);
         out += &format!("pub {}: {},\n", arg.field(), field_type(arg));
     }
     out += "}\n\n";

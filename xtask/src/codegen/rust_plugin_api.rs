@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::catalogue::{Arg, Catalogue, Kind, Op, Role};
-use super::{checks, rust_reflection};
+use super::{checks, describe, digest, rust_reflection};
 
 pub(crate) fn generate(catalogue: &Catalogue) -> Result<String> {
     let mut out = String::from(
@@ -14,7 +14,7 @@ pub(crate) fn generate(catalogue: &Catalogue) -> Result<String> {
          use crate::check::{ArgError, Checker, Shaped, ShapedList, ceil_div, extent_or_zero};\n\
          use crate::contract::{Class, Contract, Terms};\n\
          use crate::extents::{Arguments, Extents, Named};\n\
-         use crate::reflection::{ArgInfo, Kind, Op, OpInfo, RawArgs, Role};\n\
+         use crate::reflection::{ArgInfo, Kind, Op, OpInfo, RawArgs, Refusal, Role};\n\
          use crate::sdk::tensor::{Desc, DescList, In, InList, Out};\n\n",
     );
     for op in &catalogue.ops {
@@ -34,7 +34,9 @@ pub(crate) fn generate(catalogue: &Catalogue) -> Result<String> {
             .collect();
         out += &format!("({profile:?}, &[{}]),", names.join(", "));
     }
-    out += "];\n";
+    out += "];\n\n/// Changes with everything that both sides of the boundary must agree on: ids, names and versions of the ops, and the \
+            names, kinds, formats and shapes of their arguments.\n";
+    out += &format!("pub const DIGEST: u64 = {:#018x};\n", digest::of(catalogue));
     Ok(out)
 }
 
@@ -45,12 +47,12 @@ fn one(op: &Op) -> Result<String> {
 
     // The C struct.
     out += &format!(
-        "/// Arguments of `{}`, version {}, as they cross the boundary.\n#[repr(C)]\n#[derive(Clone, Copy)]\npub struct {raw} {{\n",
+        "/// Arguments of `{}`, version {}, as they cross the boundary. What they mean: [`{ty}`].\n#[repr(C)]\n#[derive(Clone, Copy)]\npub struct {raw} {{\n",
         op.name, op.version
     );
     out += "/// Head.\npub h: DiOpHeader,\n";
     for arg in &op.args {
-        out += &format!("/// {}\npub {}: {},\n", arg.doc, arg.field(), raw_type(arg));
+        out += &format!("{}pub {}: {},\n", describe::field_doc(arg), arg.field(), raw_type(arg));
     }
     out += "}\n\n";
 
@@ -81,28 +83,28 @@ fn one(op: &Op) -> Result<String> {
 
     // The view.
     out += &format!(
-        "/// Checked arguments of one `{}` call, for a kernel.\npub struct {ty}Args<'a> {{\n/// Extents.\npub dims: {ty}Dims,\n",
+        "/// Checked arguments of one `{}` call, for a kernel. What they mean: [`{ty}`].\npub struct {ty}Args<'a> {{\n/// Extents.\npub dims: {ty}Dims,\n",
         op.name
     );
     for arg in &op.args {
-        out += &format!("/// {}\npub {}: {},\n", arg.doc, arg.field(), view_type(arg));
+        out += &format!("{}pub {}: {},\n", describe::field_doc(arg), arg.field(), view_type(arg));
     }
     out += "}\n\n";
 
     // The same without content.
     out += &format!(
-        "/// Shapes, formats and scalars of a `{}` call, for `supports` and `plan`.\npub struct {ty}Proto<'a> {{\n/// Extents.\npub dims: {ty}Dims,\n",
+        "/// Shapes, formats and scalars of a `{}` call, for `supports` and `plan`. What they mean: [`{ty}`].\npub struct {ty}Proto<'a> {{\n/// Extents.\npub dims: {ty}Dims,\n",
         op.name
     );
     for arg in &op.args {
-        out += &format!("/// {}\npub {}: {},\n", arg.doc, arg.field(), proto_type(arg));
+        out += &format!("{}pub {}: {},\n", describe::field_doc(arg), arg.field(), proto_type(arg));
     }
     out += "}\n\n";
 
     // The marker.
     out += &format!(
-        "/// {}\npub struct {ty};\n\nimpl {ty} {{\n/// Reflection row.\npub const INFO: &'static OpInfo = &OpInfo {{\n",
-        op.summary
+        "{}pub struct {ty};\n\nimpl {ty} {{\n/// Reflection row.\npub const INFO: &'static OpInfo = &OpInfo {{\n",
+        describe::op_doc(op)
     );
     out += &format!(
         "id: {}, name: {:?}, version: {}, family: {:?}, profiles: &{:?}, args_size: size_of::<{raw}>(), ",
@@ -131,6 +133,10 @@ fn one(op: &Op) -> Result<String> {
             arg.format_mask(),
             arg.like.as_deref().unwrap_or("")
         );
+    }
+    out += "],\nrefuses: &[";
+    for refusal in &op.refuses {
+        out += &format!("Refusal {{ args: &{:?}, when: {:?} }},", refusal.args, refusal.when);
     }
     out += "],\n};\n}\n\n";
 

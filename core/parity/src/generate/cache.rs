@@ -1,6 +1,6 @@
 //! Cases of the paged caches and of the compressor.
 
-use deepinfer_oracle::{CacheEntries, HostTensor, Value};
+use deepinfer_oracle::{CacheEntries, Call, HostTensor, Value};
 
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
@@ -21,10 +21,19 @@ pub(crate) const SPECS: &[OpSpec] = &[
                 change: |call| call.set("entries_per_page", Value::U32(0)),
             },
             Refusal {
-                names: &["entries_per_page", "cache"],
+                names: &["entries_per_page", "format", "cache"],
                 change: |call| call.set("entries_per_page", Value::U32(1 << 20)),
             },
             Refusal { names: &["slots"], change: |call| set_int(call, "slots", -1, 1 << 20) },
+            Refusal {
+                names: &["format", "cache"],
+                change: |call| {
+                    let (format, rows) = (call.tensor("kv").format, call.dim("kv", 0));
+                    call.set("kv", Value::Tensor(HostTensor::filled(format, &[rows, 24], 0)));
+                    call.set("rounded", Value::Absent);
+                    partial_groups(call, "slots", rows);
+                },
+            },
         ],
     },
     OpSpec {
@@ -40,10 +49,18 @@ pub(crate) const SPECS: &[OpSpec] = &[
                 change: |call| call.set("entries_per_page", Value::U32(0)),
             },
             Refusal {
-                names: &["entries_per_page", "cache"],
+                names: &["entries_per_page", "format", "cache"],
                 change: |call| call.set("entries_per_page", Value::U32(u32::MAX)),
             },
             Refusal { names: &["slots"], change: |call| set_int(call, "slots", -1, i32::MAX) },
+            Refusal {
+                names: &["format", "cache"],
+                change: |call| {
+                    let (format, rows) = (call.tensor("out").format, call.dim("out", 0));
+                    call.set("out", Value::Tensor(HostTensor::filled(format, &[rows, 24], 0)));
+                    partial_groups(call, "slots", rows);
+                },
+            },
         ],
     },
     OpSpec {
@@ -82,14 +99,54 @@ pub(crate) const SPECS: &[OpSpec] = &[
             Refusal {
                 names: &["group_row"],
                 change: |call| {
-                    call.set("group_row", Value::Tensor(HostTensor::i32(&[1], &[100])));
-                    let (format, dim) = (call.tensor("out").format, call.dim("latent", 1));
-                    call.set("out", Value::Tensor(HostTensor::filled(format, &[1, dim], 0)));
+                    one_group(call, 100);
+                },
+            },
+            Refusal {
+                names: &["row_request"],
+                change: |call| {
+                    one_group(call, 0);
+                    set_int(call, "row_request", 0, 100);
+                },
+            },
+            Refusal {
+                names: &["group_row", "positions"],
+                change: |call| {
+                    one_group(call, 0);
+                    set_int(call, "positions", 0, 0);
+                },
+            },
+            Refusal {
+                names: &["state_slot"],
+                change: |call| {
+                    let rows = call.dim("latent", 0);
+                    share_slot(call, rows);
+                    call.set("row_request", Value::Tensor(HostTensor::i32(&[rows], &vec![1; rows])));
                 },
             },
         ],
     },
 ];
+
+/// An entry format with groups of 32 and 24 channels, in a cache with room for them.
+fn partial_groups(call: &mut Call, slots: &'static str, rows: usize) {
+    call.set("cache", Value::Tensor(HostTensor::u8(&[1, 4096], vec![0; 4096])));
+    call.set("format", Value::U32(2));
+    call.set(slots, Value::Tensor(HostTensor::i32(&[rows], &vec![0; rows])));
+}
+
+/// Pools one group, which ends at a row.
+fn one_group(call: &mut Call, row: i32) {
+    call.set("group_row", Value::Tensor(HostTensor::i32(&[1], &[row])));
+    let (format, dim) = (call.tensor("out").format, call.dim("latent", 1));
+    call.set("out", Value::Tensor(HostTensor::filled(format, &[1, dim], 0)));
+}
+
+/// Two requests, of which the second has all rows, with one state slot.
+pub(super) fn share_slot(call: &mut Call, rows: usize) {
+    call.set("request_start", Value::Tensor(HostTensor::i32(&[3], &[0, 0, rows as i32])));
+    call.set("state_slot", Value::Tensor(HostTensor::i32(&[2], &[0, 0])));
+}
 
 /// Columns that whole groups of a cache format fill.
 fn dim_of(g: &mut Generator, format: usize) -> usize {

@@ -66,7 +66,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         empty: &["T", "N"],
         contents: &[Plain, Wide, Tiny, Huge, Equal, Zeros, Nan, Infinite],
         refusals: &[Refusal {
-            names: &["x"],
+            names: &["x", "out"],
             change: |call| {
                 let (x, out) = (call.tensor("x").format, call.tensor("out").format);
                 call.set("x", Value::Tensor(HostTensor::filled(x, &[2, 24], 0)));

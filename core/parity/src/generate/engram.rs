@@ -1,7 +1,9 @@
 //! Cases of the n-gram memory.
 
+use deepinfer_ops::Format;
 use deepinfer_oracle::{HostTensor, Value};
 
+use super::cache::share_slot;
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
 
@@ -38,9 +40,28 @@ pub(crate) const SPECS: &[OpSpec] = &[
                 },
             },
             Refusal {
-                names: &["offsets"],
+                names: &["offsets", "primes"],
                 change: |call| {
                     call.tensor_mut("offsets").set_element(0, &(1i64 << 31).to_le_bytes());
+                },
+            },
+            Refusal {
+                names: &["state_slot"],
+                change: |call| {
+                    let rows = call.dim("token_ids", 0);
+                    share_slot(call, rows);
+                },
+            },
+            Refusal {
+                names: &["multipliers", "primes"],
+                change: |call| {
+                    let (rows, slots, layers) =
+                        (call.dim("token_ids", 0), call.dim("history", 0), call.dim("primes", 0));
+                    call.set("history", Value::Tensor(HostTensor::filled(Format::I32, &[slots, 3], 0)));
+                    for name in ["multipliers", "primes", "offsets"] {
+                        call.set(name, Value::Tensor(HostTensor::i64(&[layers, 4], &vec![1; layers * 4])));
+                    }
+                    call.set("rows", Value::Tensor(HostTensor::filled(Format::I32, &[layers, rows, 4], 0)));
                 },
             },
         ],

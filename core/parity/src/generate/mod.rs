@@ -351,3 +351,19 @@ pub(crate) fn poisoned(call: &Call, byte: u8) -> Call {
     }
     call
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is refused is said once, in the catalogue, and tried once, here: in the same order, of the same arguments.
+    #[test]
+    fn what_the_catalogue_refuses_is_tried() {
+        for spec in specs() {
+            let said =
+                op_by_name(spec.name).expect("an op of the catalogue").refuses.iter().map(|refusal| refusal.args);
+            let tried = spec.refusals.iter().map(|refusal| refusal.names);
+            assert_eq!(tried.collect::<Vec<_>>(), said.collect::<Vec<_>>(), "{}", spec.name);
+        }
+    }
+}

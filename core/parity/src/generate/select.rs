@@ -35,6 +35,19 @@ pub(crate) const SPECS: &[OpSpec] = &[
                     show_first_entry(call);
                 },
             },
+            Refusal { names: &["block_size"], change: |call| call.set("block_size", Value::U32(0)) },
+            Refusal {
+                names: &["format", "keys"],
+                change: |call| {
+                    let rows = call.dim("q", 0);
+                    call.set("q", Value::Tensor(HostTensor::filled(Format::F32, &[rows, 24], 0)));
+                    call.set("head_weight", Value::Tensor(HostTensor::filled(Format::F32, &[rows, 1], 0)));
+                    call.set("keys", Value::Tensor(HostTensor::u8(&[1, 4096], vec![0; 4096])));
+                    call.set("format", Value::U32(2));
+                    call.set("candidates", Value::Absent);
+                    call.set("visible", Value::Tensor(HostTensor::i32(&[rows], &vec![0; rows])));
+                },
+            },
         ],
     },
     OpSpec {
@@ -70,13 +83,13 @@ pub(crate) const SPECS: &[OpSpec] = &[
         refusals: &[
             Refusal { names: &["window_format", "window"], change: |call| call.set("window_format", Value::U32(7)) },
             Refusal {
-                names: &["entries_per_page", "window"],
+                names: &["window_entries_per_page", "window"],
                 change: |call| call.set("window_entries_per_page", Value::U32(0)),
             },
             Refusal { names: &["window_slots"], change: |call| set_int(call, "window_slots", 0, 1 << 20) },
             Refusal { names: &["round_probs"], change: |call| call.set("round_probs", Value::U32(2)) },
             Refusal {
-                names: &["global_slots"],
+                names: &["global_slots", "global"],
                 change: |call| {
                     let rows = call.dim("q", 0);
                     call.set("global", Value::Absent);
@@ -96,6 +109,20 @@ pub(crate) const SPECS: &[OpSpec] = &[
                         call.set(global, Value::U32(value));
                     }
                     call.set("global_slots", Value::Tensor(HostTensor::i32(&[rows, 1], &vec![1 << 20; rows])));
+                },
+            },
+            Refusal {
+                names: &["window_format", "window"],
+                change: |call| {
+                    let (rows, heads, format) = (call.dim("q", 0), call.dim("q", 1), call.tensor("q").format);
+                    for name in ["q", "out"] {
+                        call.set(name, Value::Tensor(HostTensor::filled(format, &[rows, heads, 24], 0)));
+                    }
+                    call.set("window", Value::Tensor(HostTensor::u8(&[1, 4096], vec![0; 4096])));
+                    call.set("window_format", Value::U32(2));
+                    call.set("window_slots", Value::Tensor(HostTensor::i32(&[rows, 1], &vec![-1; rows])));
+                    call.set("global", Value::Absent);
+                    call.set("global_slots", Value::Absent);
                 },
             },
         ],

@@ -160,6 +160,7 @@ unsafe fn vendor_op(row: &DiOpInfo) -> Option<&'static OpInfo> {
         contract: Contract::EXACT,
         extents: no_extents,
         args: Vec::leak(args?),
+        refuses: &[],
     })))
 }
 
