@@ -196,15 +196,11 @@ impl ShapeClass {
             })
         };
         let width = width(call);
-        let count = match rows {
-            Rows::Any(symbol) | Rows::Ascending(symbol) => call.extent(symbol),
-            Rows::OfExperts => call.extent("M"),
-            Rows::Dependent => 2,
-        };
+        let count = count_rows(call, rows);
         match () {
             () if tensors().any(|tensor| tensor.shape.contains(&0)) => Self::Empty,
             () if width >= 1024 => Self::Wide,
-            () if count == 1 => Self::OneRow,
+            () if count == Some(1) => Self::OneRow,
             () if width.is_multiple_of(32) => Self::Aligned,
             () => Self::Ragged,
         }
@@ -217,6 +213,15 @@ fn subject(call: &Call) -> Option<&HostTensor> {
     match call.op.args.iter().find_map(of) {
         Some(Value::Tensor(tensor)) => Some(tensor),
         _ => None,
+    }
+}
+
+/// Rows of a call, where they do not depend on each other.
+fn count_rows(call: &Call, rows: Rows) -> Option<usize> {
+    match rows {
+        Rows::Any(symbol) | Rows::Ascending(symbol) => Some(call.extent(symbol)),
+        Rows::OfExperts => Some(call.extent("M")),
+        Rows::Dependent => None,
     }
 }
 
@@ -247,6 +252,8 @@ pub struct Facts {
     pub shape: ShapeClass,
     /// Elements in a row of its subject.
     pub width: usize,
+    /// Rows, where they do not depend on each other.
+    pub rows: Option<usize>,
     /// Whether the subject has a NaN.
     pub has_nan: bool,
     /// Whether a row of the subject has two equal values above -infinity.
@@ -328,15 +335,15 @@ impl Case {
     pub fn facts(&self) -> Facts {
         let (call, content) = self.call();
         // A wrong rank has no class; the call is right but for one argument.
-        let shape = match self.check {
-            Check::Malformed => ShapeClass::of(&Calls::new(self.spec(), self.seed).base(), self.spec().rows),
-            _ => ShapeClass::of(&call, self.spec().rows),
-        };
+        let right = (self.check == Check::Malformed).then(|| Calls::new(self.spec(), self.seed).base());
+        let (shaped, rows) = (right.as_ref().unwrap_or(&call), self.spec().rows);
+        let (shape, rows) = (ShapeClass::of(shaped, rows), count_rows(shaped, rows));
         let (has_nan, has_ties) = peculiarities(&call);
         Facts {
             formats: call.formats(),
             shape,
             width: width(&call),
+            rows,
             has_nan,
             has_ties,
             content,

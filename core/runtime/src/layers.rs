@@ -108,6 +108,20 @@ impl Layers {
         }
     }
 
+    /// The same layers, of which those called `name` get an option unless they have one of this key. A layer that is given
+    /// by its path is known by the name of its file.
+    #[must_use]
+    pub fn with_default(mut self, name: &str, key: &str, value: &str) -> Self {
+        let is_meant = |target: &str| target == name || file_is_named(Path::new(target), name);
+        for Layer { options, .. } in self.0.iter_mut().filter(|layer| is_meant(&layer.target)) {
+            if !options.split('&').any(|option| option.split_once('=').is_some_and(|(other, _)| other == key)) {
+                let and = if options.is_empty() { "" } else { "&" };
+                options.push_str(&format!("{and}{key}={value}"));
+            }
+        }
+        self
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -217,6 +231,15 @@ mod tests {
             assert_eq!(Layers::parse(&layers.to_string()).unwrap(), wanted, "{layers}");
             assert_eq!(layers.is_empty(), text.is_empty());
         }
+    }
+
+    #[test]
+    fn options_that_are_not_given_can_be_added_by_the_name_of_the_layer() {
+        let text = "shadow-play;other:on=log;./libdeepinfer_shadow_play.so:x=1;shadow-play:only,on=error";
+        let layers = Layers::parse(text).unwrap().with_default("shadow-play", "on", "log");
+        let wanted =
+            "shadow-play:on=log;other:on=log;./libdeepinfer_shadow_play.so:x=1,on=log;shadow-play:only=1,on=error";
+        assert_eq!(layers.to_string(), wanted);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use deepinfer_plugin_api::abi::{DiBackend, DiError};
-use deepinfer_plugin_api::sdk::{Fault, ForeignError, LogLevel, log};
+use deepinfer_plugin_api::sdk::{Fault, FaultCode, ForeignError, LogLevel, log};
 
 use crate::finding::{Culprit, Finding, Rule};
 use crate::handles::{Handle, Kind};
@@ -44,7 +44,8 @@ pub(crate) unsafe fn guard(
 ) -> *mut DiError {
     // SAFETY: the same contract.
     let layer = unsafe { layer(backend) };
-    match layer.containment.run(what, || body(layer)) {
+    // A fault of the body is not one of the layer: the backend's panic must not poison what is over it.
+    match layer.containment.run(what, || Ok(body(layer))).and_then(|outcome| outcome) {
         Ok(error) => error,
         Err(fault) => layer.containment.to_raw(what, Err(fault)),
     }
@@ -61,9 +62,16 @@ pub(crate) unsafe fn guard_wait(
 ) -> *mut DiError {
     // SAFETY: the same contract.
     let layer = unsafe { layer(backend) };
-    let mut foreign = std::ptr::null_mut();
-    let outcome = layer.containment.wait(what, || body(layer).map(|error| foreign = error));
-    if foreign.is_null() { layer.containment.to_raw(what, outcome) } else { foreign }
+    let mut outcome = Ok(std::ptr::null_mut());
+    let waited = layer.containment.wait(what, || {
+        outcome = body(layer);
+        Ok(())
+    });
+    match outcome {
+        Ok(foreign) if !foreign.is_null() => foreign,
+        Ok(_) => layer.containment.to_raw(what, waited),
+        Err(fault) => layer.containment.to_raw(what, Err(fault)),
+    }
 }
 
 /// [`guard`] for a function that cannot fail.
@@ -77,8 +85,17 @@ pub(crate) unsafe fn guard_void(
 ) {
     // SAFETY: the same contract.
     let layer = unsafe { layer(backend) };
-    if let Err(fault) = layer.containment.wait(what, || body(layer)) {
-        log(LogLevel::Error, format!("{what}: {fault}"));
+    let mut outcome = Ok(());
+    let waited = layer.containment.wait(what, || {
+        outcome = body(layer);
+        Ok(())
+    });
+    match outcome.and(waited) {
+        Err(fault) if matches!(fault.code, FaultCode::Panic | FaultCode::DeviceLost) => {
+            layer.warn_of_loss(|| format!("{what}: {fault}; nothing more is looked at where memory is freed"));
+        }
+        Err(fault) => log(LogLevel::Error, format!("{what}: {fault}")),
+        Ok(()) => {}
     }
 }
 

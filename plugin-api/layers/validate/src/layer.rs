@@ -44,6 +44,7 @@ pub(crate) struct Layer {
     queues: Mutex<BTreeMap<Handle, Arc<HostQueue>>>,
     points: Mutex<BTreeMap<Handle, Arc<HostEvent>>>,
     has_warned_of_capture: AtomicBool,
+    has_warned_of_loss: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -74,6 +75,7 @@ impl Layer {
             queues: Mutex::default(),
             points: Mutex::default(),
             has_warned_of_capture: AtomicBool::new(false),
+            has_warned_of_loss: AtomicBool::new(false),
         })
     }
 
@@ -142,6 +144,13 @@ impl Layer {
         lock(&self.promises).contains(&(implementation, signature))
     }
 
+    /// Says once that the backend is lost: what is freed afterwards would all say the same.
+    pub(crate) fn warn_of_loss(&self, text: impl FnOnce() -> String) {
+        if !self.has_warned_of_loss.swap(true, Ordering::Relaxed) {
+            log(LogLevel::Warn, text());
+        }
+    }
+
     /// Writes a bundle; gives its path. A file that cannot be written is a line in the log.
     pub(crate) fn bundle(
         &self,
@@ -166,9 +175,10 @@ impl Layer {
         }
     }
 
-    /// Where the bundle of a finding goes.
-    pub(crate) fn finding_path(&self, op: &str, number: u64) -> PathBuf {
-        self.options.bundles.join(format!("validate-{}-{op}-{number}.{EXTENSION}", std::process::id()))
+    /// Where the bundle of a finding goes, if bundles are kept.
+    pub(crate) fn finding_path(&self, op: &str, number: u64) -> Option<PathBuf> {
+        let name = format!("validate-{}-{op}-{number}.{EXTENSION}", std::process::id());
+        self.options.bundles.as_ref().map(|folder| folder.join(name))
     }
 
     // ---- delayed completions ----

@@ -21,7 +21,8 @@
 //! `ops=` restricts what is shadowed and recorded, `first=` is how many calls of an op are recorded, `seed=` decides what is
 //! sampled. A finding is one sentence. With `on=error` the call that shows it fails; a call that cannot fail, such as
 //! freeing, writes it to the log. With `on=log` everything goes on as far as it can. `report=FILE` gets a JSON object
-//! per finding, one a line, behind those that are there: a new file that stays empty is a clean run. A wrong result also becomes a bundle in `bundles=DIR`.
+//! per finding, one a line, behind those that are there: a new file that stays empty is a clean run. A wrong result also
+//! becomes a bundle in `bundles=DIR`, the temporary folder unless it is given; `bundles=none` keeps none.
 //!
 //! What it cannot see: what a backend does within its own calls; memory that does not come from the backend's tables;
 //! captured work, which is checked when it is recorded and not when it runs.

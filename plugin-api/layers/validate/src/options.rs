@@ -47,8 +47,8 @@ pub(crate) struct Options {
     pub(crate) record: Option<PathBuf>,
     /// Calls of an op that are recorded.
     pub(crate) first: u64,
-    /// Folder for the calls that a finding is about.
-    pub(crate) bundles: PathBuf,
+    /// Folder for the calls that a finding is about, if they are kept.
+    pub(crate) bundles: Option<PathBuf>,
     /// Seed of the sampling.
     pub(crate) seed: u64,
     pub(crate) on_finding: OnFinding,
@@ -65,7 +65,7 @@ impl Default for Options {
             jitter: None,
             record: None,
             first: 1,
-            bundles: std::env::temp_dir(),
+            bundles: Some(std::env::temp_dir()),
             seed: 0,
             on_finding: OnFinding::Error,
             report: None,
@@ -74,8 +74,8 @@ impl Default for Options {
 }
 
 /// Every option, for refusals.
-const LIST: &str = "check, shadow=1/N, ops=GLOB+GLOB, poison, jitter=SEED, record=DIR, first=N, bundles=DIR, seed=N, \
-                    on=error|log, report=FILE";
+const LIST: &str = "check, shadow=1/N, ops=GLOB+GLOB, poison, jitter=SEED, record=DIR, first=N, bundles=DIR|none, \
+                    seed=N, on=error|log, report=FILE";
 
 impl Options {
     /// Reads the options of an entry request.
@@ -111,7 +111,7 @@ impl Options {
                 "jitter" => options.jitter = Some(number()?),
                 "record" => options.record = Some(path()?),
                 "first" => options.first = number()?,
-                "bundles" => options.bundles = path()?,
+                "bundles" => options.bundles = Some(path()?).filter(|path| path.as_os_str() != "none"),
                 "seed" => options.seed = number()?,
                 "report" => options.report = Some(path()?),
                 "on" => {
@@ -161,7 +161,8 @@ mod tests {
         let options = Options::parse(text).unwrap();
         assert_eq!((options.shadow, options.poison, options.jitter, options.seed), (Some(64), true, Some(7), 9));
         assert_eq!((options.first, options.on_finding), (3, OnFinding::Log));
-        assert_eq!((options.record, options.bundles), (Some("/r".into()), "/b".into()));
+        assert_eq!((options.record, options.bundles), (Some("/r".into()), Some("/b".into())));
+        assert_eq!(Options::parse("bundles=none").unwrap().bundles, None);
         assert_eq!(Options::parse("shadow=1/1").unwrap().shadow, Options::parse("shadow").unwrap().shadow);
     }
 

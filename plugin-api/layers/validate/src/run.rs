@@ -460,8 +460,9 @@ impl Layer {
         // SAFETY: the same contract.
         let broken = unsafe { self.blame_workspace(job, args, lane, before, &call, broken) };
         let mut finding = self.finding(job.index, job.number, Culprit::Backend, broken);
-        let path = self.finding_path(name, job.number);
-        finding.bundle = self.bundle(path, &call, Some(&found), Some(finding.problem.clone()));
+        if let Some(path) = self.finding_path(name, job.number) {
+            finding.bundle = self.bundle(path, &call, Some(&found), Some(finding.problem.clone()));
+        }
         self.reporter.report(&finding)
     }
 
