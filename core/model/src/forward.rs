@@ -24,7 +24,7 @@ use deepinfer_ops::args::{Gather, Linear, Quantize, RmsNorm, Rope};
 use deepinfer_ops::traits::{CopyOps, LinearOps, NormOps, QuantizeOps, RopeOps};
 use deepinfer_ops::{Arena, Device, Format, OpError, Tensor};
 
-use crate::checkpoint::{Checkpoint, CheckpointWarning};
+use crate::checkpoint::{Checkpoint, CheckpointWarning, TensorSpec};
 use crate::config::ModelConfig;
 use crate::numerics::Numerics;
 use crate::rope;
@@ -79,6 +79,29 @@ impl Model {
         // The small files first: what is wrong with them shows before the weights are copied.
         let engram = EngramTables::load(&device, checkpoint, &config)?;
         let weights = Weights::load(&device, checkpoint, &config, progress)?;
+        Ok((Self::new(device, config, numerics, weights, engram)?, warnings))
+    }
+
+    /// A model without content, which only a device that computes nothing can run: for what it needs of memory.
+    pub(crate) fn outline(
+        device: Rc<dyn Device>,
+        config: &ModelConfig,
+        numerics: Numerics,
+        specs: &[TensorSpec],
+    ) -> Result<Self, LoadError> {
+        let engram = EngramTables::outline(&device, config)
+            .map_err(|source| LoadError::Device { tensor: "Engram tables".to_owned(), source })?;
+        let weights = Weights::outline(&device, config, specs)?;
+        Self::new(device, config.clone(), numerics, weights, engram)
+    }
+
+    fn new(
+        device: Rc<dyn Device>,
+        config: ModelConfig,
+        numerics: Numerics,
+        weights: Weights,
+        engram: Option<EngramTables>,
+    ) -> Result<Self, LoadError> {
         let frequencies = |values: &[f32]| -> Result<Tensor, OpError> {
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
             let tensor = Tensor::plain(&device.allocate(bytes.len())?, 0, Format::F32, &[values.len()]);
@@ -93,7 +116,7 @@ impl Model {
         let vocabulary = Vocabulary::new(&device, config.vocab_size)
             .map_err(|source| LoadError::Device { tensor: "token ids".to_owned(), source })?;
         let (arena, pack) = (Arena::new(device.clone()), RefCell::default());
-        let model = Self {
+        Ok(Self {
             device,
             config,
             numerics,
@@ -104,8 +127,7 @@ impl Model {
             vocabulary,
             arena,
             pack,
-        };
-        Ok((model, warnings))
+        })
     }
 
     /// Configuration.

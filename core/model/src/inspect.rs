@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod families;
-mod render;
+pub(crate) mod render;
 
 use std::collections::BTreeMap;
 
@@ -231,19 +231,7 @@ impl ModelSummary {
     /// The summary of the weights that `checkpoint` really holds: tensors stored in BF16 or F32 count as such, absent ones
     /// not at all.
     pub fn of_checkpoint(checkpoint: &Checkpoint, plan: PlanInput) -> Self {
-        let config = checkpoint.config();
-        let mut specs = tensor_specs(config);
-        specs.retain_mut(|spec| {
-            let Some(stored) = checkpoint.get(&spec.name) else { return false };
-            match (stored.dtype, spec.scaled_weight()) {
-                (StoredDtype::Bf16, None) => spec.storage = Storage::Bf16,
-                (StoredDtype::F32, None) => spec.storage = Storage::F32,
-                _ => {}
-            }
-            spec.shape = stored.shape.to_vec();
-            true
-        });
-        Self::of_tensors(config, &specs, plan)
+        Self::of_tensors(checkpoint.config(), &stored_specs(checkpoint), plan)
     }
 
     fn of_tensors(config: &ModelConfig, specs: &[TensorSpec], plan: PlanInput) -> Self {
@@ -286,6 +274,22 @@ impl ModelSummary {
             tensors: families::fold(specs),
         }
     }
+}
+
+/// The tensors that a checkpoint holds, as it stores them: some of BF16 or F32 where the released model is quantised.
+pub(crate) fn stored_specs(checkpoint: &Checkpoint) -> Vec<TensorSpec> {
+    let mut specs = tensor_specs(checkpoint.config());
+    specs.retain_mut(|spec| {
+        let Some(stored) = checkpoint.get(&spec.name) else { return false };
+        match (stored.dtype, spec.scaled_weight()) {
+            (StoredDtype::Bf16, None) => spec.storage = Storage::Bf16,
+            (StoredDtype::F32, None) => spec.storage = Storage::F32,
+            _ => {}
+        }
+        spec.shape = stored.shape.to_vec();
+        true
+    });
+    specs
 }
 
 impl Totals {

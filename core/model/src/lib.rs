@@ -10,6 +10,7 @@ pub mod engram_token_map;
 mod files;
 mod forward;
 pub mod inspect;
+pub mod memory_plan;
 pub mod numerics;
 mod numpy_rng;
 pub mod rope;

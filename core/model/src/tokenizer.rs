@@ -9,6 +9,7 @@
 mod contain;
 mod document;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -21,6 +22,8 @@ use self::contain::contain;
 pub struct Tokenizer {
     encoder: tokenizers::Tokenizer,
     bytes: TokenBytes,
+    /// Ids of special tokens.
+    special: BTreeSet<u32>,
     bos_token_id: u32,
 }
 
@@ -124,7 +127,9 @@ impl Tokenizer {
             return Err(TokenizerError::Bos { bos_token_id, vocab_size });
         }
         let bytes = TokenBytes::new(&encoder);
-        Ok(Self { encoder, bytes, bos_token_id })
+        let added = encoder.get_added_tokens_decoder();
+        let special = added.iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
+        Ok(Self { encoder, bytes, special, bos_token_id })
     }
 
     /// Token ids of a prompt: special tokens spelt out in the text become their ids, and the BOS token is put in front
@@ -167,6 +172,11 @@ impl Tokenizer {
     /// without a token.
     pub fn spelling(&self, id: u32) -> Option<String> {
         self.encoder.id_to_token(id)
+    }
+
+    /// Whether a token is a marker rather than text, such as the begin token: one that the file calls special.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special.contains(&id)
     }
 
     /// One more than the largest token id.

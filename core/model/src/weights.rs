@@ -1,10 +1,11 @@
 //! The text model's tensors on the device, in the formats in which they are stored.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use deepinfer_ops::{Allocation, Device, Format, OpError, Tensor};
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Storage, StoredDtype, StoredTensor, tensor_specs};
+use crate::checkpoint::{Checkpoint, CheckpointError, Storage, StoredDtype, TensorSpec, tensor_specs};
 use crate::config::ModelConfig;
 
 /// Alignment of every tensor on the device.
@@ -113,20 +114,17 @@ impl Weights {
             .filter_map(|spec| checkpoint.get(&spec.name))
             .map(|stored| stored.bytes.len() as u64)
             .sum();
-        let mut loader = Loader { device, checkpoint, config, slab: None, done: 0, total, progress };
-        let specs = tensor_specs(config);
+        Loader { device, source: Source::Checkpoint(checkpoint), config, slab: None, done: 0, total, progress }.model()
+    }
 
-        loader.reserve(specs.iter().map(|s| s.name.as_str()).filter(|n| is_text(n) && !n.starts_with("layers.")))?;
-        let embed = loader.tensor("embed.weight")?;
-        let norm = loader.tensor("norm.weight")?;
-        let head = loader.tensor("head.weight")?;
-        let mut layers = Vec::with_capacity(config.num_hidden_layers);
-        for layer in 0..config.num_hidden_layers {
-            let prefix = format!("layers.{layer}.");
-            loader.reserve(specs.iter().map(|s| s.name.as_str()).filter(|n| n.starts_with(&prefix)))?;
-            layers.push(loader.layer(layer)?);
-        }
-        Ok(Self { embed, norm, head, layers })
+    /// The same tensors in the same memory, without content, of a checkpoint that holds `specs`.
+    pub(crate) fn outline(
+        device: &Rc<dyn Device>,
+        config: &ModelConfig,
+        specs: &[TensorSpec],
+    ) -> Result<Self, LoadError> {
+        let source = Source::Outline(specs.iter().map(|spec| (spec.name.as_str(), spec)).collect());
+        Loader { device, source, config, slab: None, done: 0, total: 0, progress: &mut |_, _| {} }.model()
     }
 }
 
@@ -135,9 +133,60 @@ fn is_text(name: &str) -> bool {
     name.starts_with("layers.") || matches!(name, "embed.weight" | "norm.weight" | "head.weight")
 }
 
+/// Where tensors come from.
+enum Source<'a> {
+    Checkpoint(&'a Checkpoint),
+    /// Their formats and shapes alone.
+    Outline(HashMap<&'a str, &'a TensorSpec>),
+}
+
+/// A tensor of a [`Source`].
+struct Found<'a> {
+    dtype: StoredDtype,
+    shape: Vec<usize>,
+    len: usize,
+    /// Absent in an outline.
+    bytes: Option<&'a [u8]>,
+}
+
+impl<'a> Source<'a> {
+    fn get(&self, name: &str) -> Option<Found<'a>> {
+        let extents = |shape: &[u64]| shape.iter().map(|&extent| extent as usize).collect();
+        match *self {
+            Self::Checkpoint(checkpoint) => checkpoint.get(name).map(|stored| Found {
+                dtype: stored.dtype,
+                shape: extents(stored.shape),
+                len: stored.bytes.len(),
+                bytes: Some(stored.bytes),
+            }),
+            Self::Outline(ref specs) => specs.get(name).map(|spec| Found {
+                dtype: spec.storage.dtype(),
+                shape: extents(&spec.shape),
+                len: spec.bytes() as usize,
+                bytes: None,
+            }),
+        }
+    }
+
+    /// Refuses a tensor with values that are no numbers.
+    fn check_values(&self, name: &str) -> Result<(), CheckpointError> {
+        match self {
+            Self::Checkpoint(checkpoint) => checkpoint.reject_non_finite(name),
+            Self::Outline(_) => Ok(()),
+        }
+    }
+
+    /// The values are not needed any more.
+    fn release(&self, name: &str) {
+        if let Self::Checkpoint(checkpoint) = self {
+            checkpoint.release(name);
+        }
+    }
+}
+
 struct Loader<'a> {
     device: &'a Rc<dyn Device>,
-    checkpoint: &'a Checkpoint,
+    source: Source<'a>,
     config: &'a ModelConfig,
     /// Memory of the present group, and the bytes of it that are taken.
     slab: Option<(Allocation, usize)>,
@@ -147,14 +196,29 @@ struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
+    fn model(mut self) -> Result<Weights, LoadError> {
+        let specs = tensor_specs(self.config);
+        self.reserve(specs.iter().map(|s| s.name.as_str()).filter(|n| is_text(n) && !n.starts_with("layers.")))?;
+        let embed = self.tensor("embed.weight")?;
+        let norm = self.tensor("norm.weight")?;
+        let head = self.tensor("head.weight")?;
+        let mut layers = Vec::with_capacity(self.config.num_hidden_layers);
+        for layer in 0..self.config.num_hidden_layers {
+            let prefix = format!("layers.{layer}.");
+            self.reserve(specs.iter().map(|s| s.name.as_str()).filter(|n| n.starts_with(&prefix)))?;
+            layers.push(self.layer(layer)?);
+        }
+        Ok(Weights { embed, norm, head, layers })
+    }
+
     /// Takes device memory for a group of tensors at once: a model has a hundred thousand of them.
     fn reserve<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> Result<(), LoadError> {
         let mut first = String::new();
         let mut bytes = 0;
         for name in names {
-            if let Some(stored) = self.checkpoint.get(name) {
+            if let Some(stored) = self.source.get(name) {
                 // Small BF16 vectors that an op wants as F32 are widened.
-                let room = if is_f32_vector(name) { stored.bytes.len() * 2 } else { stored.bytes.len() };
+                let room = if is_f32_vector(name) { stored.len * 2 } else { stored.len };
                 bytes += room.next_multiple_of(ALIGN);
                 if first.is_empty() {
                     name.clone_into(&mut first);
@@ -245,8 +309,7 @@ impl<'a> Loader<'a> {
     /// Copies one tensor, with its scales, to the present group's memory.
     fn tensor(&mut self, name: &str) -> Result<Tensor, LoadError> {
         let stored = self.stored(name);
-        self.checkpoint.reject_non_finite(name)?;
-        let shape: Vec<usize> = stored.shape.iter().map(|&e| e as usize).collect();
+        self.source.check_values(name)?;
         let format = match (stored.dtype, storage_of(name)) {
             (StoredDtype::F32, _) => Format::F32,
             (StoredDtype::Bf16, _) => Format::Bf16,
@@ -255,22 +318,22 @@ impl<'a> Loader<'a> {
             _ => Format::Fp8Tile32,
         };
         if is_f32_vector(name) && format == Format::Bf16 {
-            return self.widened(name, &stored, &shape);
+            return self.widened(name, &stored);
         }
-        let (memory, at) = self.take(stored.bytes.len());
+        let (memory, at) = self.take(stored.len);
         let tensor = if format.scale().is_none() {
-            let tensor = Tensor::plain(&memory, at, format, &shape);
+            let tensor = Tensor::plain(&memory, at, format, &stored.shape);
             self.copy(name, &tensor, stored.bytes)?;
             tensor
         } else {
-            let mut logical = shape;
+            let mut logical = stored.shape;
             if format == Format::Fp4Row32 {
                 logical[1] *= 2;
             }
             let scale_name = format!("{}.scale", name.strip_suffix(".weight").unwrap_or(name));
             let scales = self.stored(&scale_name);
-            self.checkpoint.reject_non_finite(&scale_name)?;
-            let (scale_memory, scale_at) = self.take(scales.bytes.len());
+            self.source.check_values(&scale_name)?;
+            let (scale_memory, scale_at) = self.take(scales.len);
             let tensor = Tensor::quantized((&memory, at), (&scale_memory, scale_at), format, &logical);
             self.copy(name, &tensor, stored.bytes)?;
             self.copy(&scale_name, &tensor.scale_as_bytes(), scales.bytes)?;
@@ -280,17 +343,16 @@ impl<'a> Loader<'a> {
     }
 
     /// A BF16 vector as F32.
-    fn widened(&mut self, name: &str, stored: &StoredTensor<'_>, shape: &[usize]) -> Result<Tensor, LoadError> {
-        let wide: Vec<u8> = stored.bytes.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect();
-        let (memory, at) = self.take(wide.len());
-        let tensor = Tensor::plain(&memory, at, Format::F32, shape);
-        self.copy(name, &tensor, &wide)?;
+    fn widened(&mut self, name: &str, stored: &Found<'_>) -> Result<Tensor, LoadError> {
+        let widen = |bytes: &[u8]| bytes.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect::<Vec<u8>>();
+        let (memory, at) = self.take(2 * stored.len);
+        let tensor = Tensor::plain(&memory, at, Format::F32, &stored.shape);
+        self.copy(name, &tensor, stored.bytes.map(widen).as_deref())?;
         Ok(tensor)
     }
 
-    fn stored(&self, name: &str) -> StoredTensor<'a> {
-        let checkpoint: &'a Checkpoint = self.checkpoint;
-        checkpoint.get(name).unwrap_or_else(|| panic!("{name} is in the layout that was verified"))
+    fn stored(&self, name: &str) -> Found<'a> {
+        self.source.get(name).unwrap_or_else(|| panic!("{name} is in the layout that was verified"))
     }
 
     fn take(&mut self, bytes: usize) -> (Allocation, usize) {
@@ -300,9 +362,11 @@ impl<'a> Loader<'a> {
         (memory.clone(), at)
     }
 
-    fn copy(&mut self, name: &str, tensor: &Tensor, bytes: &[u8]) -> Result<(), LoadError> {
+    /// Copies what there is of a tensor.
+    fn copy(&mut self, name: &str, tensor: &Tensor, bytes: Option<&[u8]>) -> Result<(), LoadError> {
+        let Some(bytes) = bytes else { return Ok(()) };
         self.device.upload(tensor, bytes).map_err(|source| LoadError::Device { tensor: name.to_owned(), source })?;
-        self.checkpoint.release(name);
+        self.source.release(name);
         self.done += bytes.len() as u64;
         (self.progress)(self.done, self.total);
         Ok(())

@@ -11,6 +11,7 @@
 
 mod arena;
 mod call;
+mod counting;
 mod device;
 mod error;
 mod generated;
@@ -24,6 +25,7 @@ pub mod args {
 
 pub use arena::{Arena, Mark};
 pub use call::{OpCall, Place};
+pub use counting::CountingDevice;
 pub use deepinfer_plugin_api::{ArgError, CacheFormat, Format, OpInfo};
 pub use device::{Device, Dispatch, Download};
 pub use error::{OpError, Promise};

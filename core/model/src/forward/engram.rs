@@ -66,6 +66,26 @@ impl EngramTables {
     }
 }
 
+impl EngramTables {
+    /// The same tables without content; `None` without Engram layers.
+    pub(super) fn outline(device: &Rc<dyn Device>, config: &ModelConfig) -> Result<Option<Self>, OpError> {
+        let (layers, columns) = (config.engram_layer_ids.len(), config.engram_columns());
+        if layers == 0 {
+            return Ok(None);
+        }
+        let tensor = |format: Format, shape: &[usize]| {
+            Ok::<_, OpError>(Tensor::plain(&device.allocate(Tensor::bytes_of(format, shape))?, 0, format, shape))
+        };
+        Ok(Some(Self {
+            token_map: tensor(Format::I32, &[config.vocab_size])?,
+            multipliers: tensor(Format::I64, &[layers, config.engram_max_ngram_size])?,
+            primes: tensor(Format::I64, &[layers, columns])?,
+            offsets: tensor(Format::I64, &[layers, columns])?,
+            pad: 0,
+        }))
+    }
+}
+
 impl Run<'_> {
     /// Table rows of every token for all Engram layers, `[layers, T, columns]`. They depend on ids alone, so they are
     /// known before the first layer runs.

@@ -237,7 +237,7 @@ fn layer_list(layers: &[usize]) -> String {
 }
 
 /// `1,234,567`.
-fn grouped(value: u64) -> String {
+pub(crate) fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -261,7 +261,7 @@ fn grouped_fraction(value: f64) -> String {
 }
 
 /// `475.24 GiB`, in the largest unit that leaves at least one.
-fn binary_unit(bytes: u64) -> String {
+pub(crate) fn binary_unit(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut scaled = bytes as f64;
     let mut unit = "B";
