@@ -88,7 +88,8 @@ pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
 
 fn failed_or_not(lines: &[Line]) -> Vec<(&str, bool)> {
     // What the backend does not support says nothing about a bug.
-    let ran = lines.iter().filter(|line| !matches!(line.outcome, Outcome::Unsupported { .. }));
+    let did_run = |line: &&Line| !matches!(line.outcome, Outcome::Unsupported { .. } | Outcome::NotTried { .. });
+    let ran = lines.iter().filter(did_run);
     ran.map(|line| (line.name.as_str(), matches!(line.outcome, Outcome::Failed(_)))).collect()
 }
 
@@ -181,12 +182,12 @@ impl Plan {
         };
         let result = supervisor.run(identity, tasks, &mut |Done { task, facts, mut outcome, seconds }| {
             if let (Outcome::Failed(failure), Some(fault)) = (&mut outcome, task.fault())
-                && failure.fault.is_none_or(|known| known == Fault::Crash)
+                && failure.fault.is_none_or(|known| matches!(known, Fault::Crash | Fault::Hang))
             {
                 failure.fault = Some(fault);
             }
             let name = task.to_string();
-            let failed = matches!(outcome, Outcome::Failed(_));
+            let failed = matches!(outcome, Outcome::Failed(_) | Outcome::NotTried { .. });
             let expected_failure = self.expectations.reason(&name).filter(|_| failed).map(str::to_owned);
             let (op, level, rerun) = (task.subject().to_owned(), task.level(), rerun_of(args, &name));
             let bundle = bundle_of(&task, &outcome);
@@ -326,6 +327,13 @@ fn text_of(report: &Report) -> String {
     for pass in &report.unexpected_passes {
         let _ = writeln!(text, "PASSED unexpectedly, {pass}");
     }
+    for op in report.ops.iter().filter(|op| op.not_tried > 0) {
+        let reason = report.lines.iter().filter(|line| line.op == op.op).find_map(|line| match &line.outcome {
+            Outcome::NotTried { reason } => Some(reason.as_str()),
+            _ => None,
+        });
+        let _ = writeln!(text, "NOT TRIED, {} cases of {}: {}", op.not_tried, op.op, reason.unwrap_or_default());
+    }
     if !report.missing_ops.is_empty() {
         let _ = writeln!(text, "MISSING ops of {}: {}", report.profile, report.missing_ops.join(", "));
     }
@@ -340,8 +348,9 @@ fn text_of(report: &Report) -> String {
 
 /// The answer in one sentence.
 fn verdict_of(report: &Report) -> String {
-    let Report { cases, failures, expected_failures, unsupported, unexpected_passes, missing_ops, .. } = report;
-    let passed = cases - failures - expected_failures - unsupported;
+    let Report { cases, failures, expected_failures, unsupported, not_tried, unexpected_passes, missing_ops, .. } =
+        report;
+    let passed = cases - failures - expected_failures - unsupported - not_tried;
     if passed == *cases && report.verdict == Verdict::Conforms {
         return format!("all {cases} cases pass");
     }
@@ -350,6 +359,7 @@ fn verdict_of(report: &Report) -> String {
         (*failures, "fail"),
         (*expected_failures, "fail as expected"),
         (*unsupported, "are not supported"),
+        (*not_tried, "are not tried"),
         (unexpected_passes.len(), "expected failures do not occur"),
         (missing_ops.len(), "ops of the profile are missing"),
     ] {

@@ -132,6 +132,7 @@ fn text_of(bundle: &Bundle, answers: &[Answer], difference: Option<Option<&Misma
                 format!("agrees with the oracle; largest error {:.3} of the bound", share.unwrap_or(0.0))
             }
             Outcome::Unsupported { reason } => format!("declines the call: {reason}"),
+            Outcome::NotTried { reason } => format!("was not tried: {reason}"),
             Outcome::Failed(failure) => format!("DIFFERS: {failure}"),
         };
         let _ = writeln!(text, "{} on {}: {verdict}", answer.name(), answer.identity.device);

@@ -82,6 +82,14 @@ impl Place {
 }
 
 impl Tensor {
+    /// Hands its descriptor to `f`, for calls that no checked call can make. It lives, with all it points to, until `f`
+    /// returns.
+    pub fn with_raw<R>(&self, f: impl FnOnce(&DiTensor) -> R) -> R {
+        let (mut slot, mut linked) = (ABSENT, Linked::default());
+        linked.link(&mut slot, self, Place { device_type: self.device_type, device_id: self.device_id });
+        f(&slot)
+    }
+
     /// Whether it lies at `place`, whatever its scales do.
     #[inline]
     fn is_at(&self, place: Place) -> bool {

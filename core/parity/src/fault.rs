@@ -9,11 +9,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// The process ended or did not answer.
+    /// The process ended.
     Crash,
+    /// The process did not answer.
+    Hang,
+    /// The backend panicked, or an exception ended there, and it said so.
+    Panic,
+    /// Memory, copies or streams fail, so that cases cannot be set up.
+    SetUp,
     /// A longer argument struct than the plugin's is refused.
     SizeEquality,
-    /// A struct is read or written beyond the bytes that it has.
+    /// A struct is read or written beyond the bytes that it has, or a result depends on memory around a tensor.
     OverRead,
     /// A value that nobody knows is taken for one that has a meaning.
     UnknownValue,
@@ -23,6 +29,10 @@ pub enum Fault {
     EventWait,
     /// Memory outside of the tensors is written.
     OutOfBounds,
+    /// A tensor that is only read is written.
+    InputWritten,
+    /// A call is refused after it has written an output.
+    WroteWhenRefused,
     /// Wrong values in rows that are no multiple of a vector.
     RaggedEdge,
     /// Another choice among equal values.
@@ -31,6 +41,8 @@ pub enum Fault {
     NanSwallowed,
     /// Wrong values with one format only.
     OneFormat,
+    /// Wrong values with one kind of content only, as zeros.
+    OneContent,
     /// Wrong values without a pattern.
     WrongResult,
     /// Some of an output is left as it was.
@@ -64,8 +76,20 @@ impl Fault {
         match rule {
             "honesty" => Self::LyingSupports,
             "accepted" => Self::AcceptsWrong,
+            "value" => Self::WrongResult,
             known => serde_json::from_value(known.into()).unwrap_or(Self::Layer),
         }
+    }
+
+    /// The kind that an error has by itself, whatever was called: a panic, or what a layer over the backend reports.
+    /// `origin` is `plugin/function`.
+    pub(crate) fn of_error(is_panic: bool, origin: &str, message: &str) -> Option<Self> {
+        if is_panic {
+            return Some(Self::Panic);
+        }
+        let (plugin, _) = origin.split_once('/')?;
+        let (rule, _) = message.strip_prefix(plugin)?.strip_prefix(" (")?.split_once("): ")?;
+        Some(Self::of_layer(rule))
     }
 }
 
@@ -86,5 +110,10 @@ mod tests {
         assert_eq!(serde_json::to_string(&Fault::NanSwallowed).unwrap(), "\"nan-swallowed\"");
         let named = ["stale-workspace", "honesty", "leak"].map(Fault::of_layer);
         assert_eq!(named, [Fault::StaleWorkspace, Fault::LyingSupports, Fault::Layer]);
+        assert_eq!(Fault::of_error(true, "npu/rstd", "panic in rstd: boom"), Some(Fault::Panic));
+        let layer = |origin, message| Fault::of_error(false, origin, message);
+        assert_eq!(layer("validate/rstd", "validate (value): the backend"), Some(Fault::WrongResult));
+        assert_eq!(layer("npu/rstd", "validate (value): the backend"), None);
+        assert_eq!(layer("npu/rstd", "npu is broken"), None);
     }
 }

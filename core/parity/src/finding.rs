@@ -29,6 +29,9 @@ pub struct Finding {
 /// A conclusion from what failing cases have in common is drawn where it would come about by chance less often than this.
 const CHANCE: f64 = 0.05;
 
+/// Calls without a property that must pass before it is what the failing ones have in common.
+const FEWEST: usize = 3;
+
 /// The faults of a run, in the order in which they were met. Expected failures are none.
 pub fn findings(lines: &[Line]) -> Vec<Finding> {
     let mut ops: Vec<&str> = Vec::new();
@@ -38,7 +41,21 @@ pub fn findings(lines: &[Line]) -> Vec<Finding> {
         }
     }
     let of = |op: &str| of_op(op, &lines.iter().filter(|line| line.op == op).collect::<Vec<_>>());
-    ops.into_iter().flat_map(of).collect()
+    in_one(ops.into_iter().flat_map(of).collect())
+}
+
+/// What keeps cases from being set up is not the matter of their ops: all of it is one finding, the first.
+fn in_one(found: Vec<Finding>) -> Vec<Finding> {
+    let (set_up, mut others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.fault == Fault::SetUp);
+    let (count, cases) = (set_up.len(), set_up.iter().map(|found| found.cases).sum());
+    if let Some(first) = set_up.into_iter().next() {
+        let sentence = match count {
+            1 => first.sentence,
+            _ => format!("{cases} cases of {count} ops and subjects; {}: {}", first.op, first.sentence),
+        };
+        others.insert(0, Finding { sentence, cases, ..first });
+    }
+    others
 }
 
 /// Cases of one kind, in their order.
@@ -46,6 +63,33 @@ struct Group<'a> {
     fault: Fault,
     lines: Vec<&'a Line>,
     sentence: String,
+}
+
+impl<'a> Group<'a> {
+    /// The case that tells most: one of plain calls, if there is one, since others may show a consequence.
+    fn head(&self) -> &'a Line {
+        let is_plain = |line: &&&Line| case_of(line).is_some_and(|case| case.check == Check::Value);
+        self.lines.iter().find(is_plain).unwrap_or(&self.lines[0])
+    }
+
+    /// What the head says, of so many cases.
+    fn tell(&mut self) {
+        let head = self.head();
+        let Outcome::Failed(failure) = &head.outcome else { return };
+        self.sentence = match self.fault {
+            Fault::Panic => without_origin(&failure.to_string(), &head.op),
+            _ => failure.to_string(),
+        };
+        if self.lines.len() > 1 {
+            self.sentence = format!("{} cases; in {}, {}", self.lines.len(), head.name, self.sentence);
+        }
+    }
+}
+
+/// What a panic in `run` of an op says, of `backend/op: panic in OP: TEXT`; of others also where they arose.
+fn without_origin(problem: &str, op: &str) -> String {
+    let from_panic = problem.find("panic in ").map_or(problem, |at| &problem[at..]);
+    from_panic.strip_prefix(&format!("panic in {op}: ")).unwrap_or(from_panic).to_owned()
 }
 
 fn of_op(op: &str, lines: &[&Line]) -> Vec<Finding> {
@@ -65,24 +109,26 @@ fn of_op(op: &str, lines: &[&Line]) -> Vec<Finding> {
         };
         match groups.iter_mut().find(|group| group.fault == fault) {
             Some(group) => group.lines.push(line),
-            None => groups.push(Group { fault, lines: vec![line], sentence: failure.to_string() }),
+            None => groups.push(Group { fault, lines: vec![line], sentence: String::new() }),
         }
     }
-    for group in groups.iter_mut().filter(|group| group.lines.len() > 1) {
-        group.sentence = format!("{} cases; in the first, {}", group.lines.len(), group.sentence);
-    }
+    groups.iter_mut().for_each(Group::tell);
     if !wrong.is_empty() {
         let compared: Vec<&Line> = lines.iter().copied().filter(|line| is_comparison(line)).collect();
-        let (fault, sentence) = conclude(op, &wrong, &compared);
+        let (fault, mut sentence) = conclude(op, &wrong, &compared);
+        // Wrong values that a layer has seen in other checks are the same ones.
+        for group in groups.extract_if(.., |group| group.fault == Fault::WrongResult) {
+            let _ = write!(sentence, "; {} failures of other checks may come of it", group.lines.len());
+        }
         groups.insert(0, Group { fault, lines: wrong, sentence });
     }
     without_consequences(&mut groups);
-    let finding = |Group { fault, lines, sentence }: Group<'_>| Finding {
-        fault,
+    let finding = |group: Group<'_>| Finding {
+        fault: group.fault,
         op: op.to_owned(),
-        cases: lines.len(),
-        sentence,
-        example: lines[0].name.clone(),
+        cases: group.lines.len(),
+        example: group.head().name.clone(),
+        sentence: group.sentence,
     };
     groups.into_iter().map(finding).collect()
 }
@@ -94,7 +140,12 @@ fn without_consequences(groups: &mut Vec<Group<'_>>) {
             fault,
             Fault::StaleWorkspace
                 | Fault::Crash
+                | Fault::Panic
+                | Fault::Hang
+                | Fault::SetUp
                 | Fault::OverRead
+                | Fault::InputWritten
+                | Fault::WroteWhenRefused
                 | Fault::LyingSupports
                 | Fault::OutOfBounds
                 | Fault::UnknownValue
@@ -109,10 +160,26 @@ fn without_consequences(groups: &mut Vec<Group<'_>>) {
                 Fault::Strides | Fault::StreamRace | Fault::Replay | Fault::BatchDependent | Fault::SizeEquality
             )
         }
+        // Of memory around a tensor; a struct that is read beyond its end is found at its edge.
+        Fault::OverRead => matches!(
+            fault,
+            Fault::NotDeterministic
+                | Fault::Strides
+                | Fault::StreamRace
+                | Fault::Replay
+                | Fault::BatchDependent
+                | Fault::SizeEquality
+                | Fault::StaleWorkspace
+        ),
         _ => false,
     };
-    for cause in [Fault::StaleWorkspace, Fault::NotDeterministic] {
-        if !groups.iter().any(|group| group.fault == cause) {
+    let is_cause = |cause: Fault, group: &Group<'_>| {
+        let shows_in_bounds =
+            || group.lines.iter().filter_map(|line| case_of(line)).any(|case| case.check == Check::Bounds);
+        group.fault == cause && (cause != Fault::OverRead || shows_in_bounds())
+    };
+    for cause in [Fault::OverRead, Fault::StaleWorkspace, Fault::NotDeterministic] {
+        if !groups.iter().any(|group| is_cause(cause, group)) {
             continue;
         }
         let others = groups.iter().filter(|group| may_come_of(cause, group.fault));
@@ -132,7 +199,7 @@ fn case_of(line: &Line) -> Option<Case> {
 /// Whether outputs are held to an oracle.
 fn is_comparison(line: &Line) -> bool {
     case_of(line).is_some_and(|case| matches!(case.check, Check::Value | Check::Poison))
-        && !matches!(line.outcome, Outcome::Unsupported { .. })
+        && !matches!(line.outcome, Outcome::Unsupported { .. } | Outcome::NotTried { .. })
 }
 
 /// The kind of a failure by itself; `None` for a wrong value. `right` are the numbers of calls that give the right values.
@@ -141,6 +208,8 @@ fn kind_of(line: &Line, failure: &Failure, right: &BTreeSet<usize>) -> Option<Fa
     match (failure.fault, case.map(|case| case.check)) {
         // The process ends at the edge of the memory that the struct has.
         (Some(Fault::Crash), Some(Check::StructSize)) => Some(Fault::OverRead),
+        // Of what a layer has compared, as of what was compared here.
+        (Some(Fault::WrongResult), Some(Check::Value | Check::Poison)) => None,
         (Some(fault), _) => Some(fault),
         (None, Some(Check::Poison)) if case.is_some_and(|case| right.contains(&case.number)) => {
             Some(Fault::UnwrittenOutput)
@@ -170,6 +239,21 @@ fn properties(op: &str, compared: &[&Line]) -> Vec<Property> {
     if specs().any(|spec| spec.name == op && spec.contents.contains(&Content::Ties)) {
         all.push(property(Fault::TieBreak, "have equal values to choose among", |facts| facts.has_ties));
     }
+    all.extend([
+        property(Fault::RaggedEdge, "have an odd number of rows", |facts| facts.rows.is_some_and(|rows| rows % 2 == 1)),
+        property(Fault::WrongResult, "have more than one row", |facts| facts.rows.is_some_and(|rows| rows > 1)),
+        property(Fault::WrongResult, "have one row", |facts| facts.rows == Some(1)),
+        property(Fault::WrongResult, "have more than 32 rows", |facts| facts.rows.is_some_and(|rows| rows > 32)),
+        property(Fault::WrongResult, "have rows of more than 256 elements", |facts| facts.width > 256),
+    ]);
+    let contents = specs().filter(|spec| spec.name == op).flat_map(|spec| spec.contents);
+    // What has a name of its own stands above.
+    let contents = contents.filter(|content| !matches!(content, Content::Nan | Content::Ties));
+    all.extend(contents.map(|&content| Property {
+        fault: Fault::OneContent,
+        words: format!("have content {content:?}"),
+        has: Box::new(move |facts| facts.content == Some(content)),
+    }));
     let formats: BTreeSet<&str> =
         compared.iter().flat_map(|line| &line.facts).flat_map(|facts| facts.formats.split(' ')).collect();
     all.extend(formats.into_iter().filter(|format| !format.is_empty()).map(|format| {
@@ -191,7 +275,12 @@ fn conclude(op: &str, wrong: &[&Line], compared: &[&Line]) -> (Fault, String) {
         if count(wrong, &property) < wrong.len() {
             continue;
         }
-        let share = count(compared, &property) as f64 / all as f64;
+        let having = count(compared, &property);
+        // What all calls have, or all but a few, says nothing; of the others all pass.
+        if all - having < FEWEST {
+            continue;
+        }
+        let share = having as f64 / all as f64;
         let chance = share.powi(i32::try_from(wrong.len()).unwrap_or(i32::MAX));
         // Of several, what fewest calls have says most.
         if chance < CHANCE && best.as_ref().is_none_or(|(least, _)| share < *least) {
@@ -261,6 +350,7 @@ mod tests {
             ("rms_norm", Fault::NanSwallowed, |facts| facts.has_nan),
             ("topk_select", Fault::TieBreak, |facts| facts.has_ties && facts.width > 31),
             ("rms_norm", Fault::OneFormat, |facts| facts.formats.contains("weight=BF16")),
+            ("rms_norm", Fault::RaggedEdge, |facts| facts.rows.is_some_and(|rows| rows % 2 == 1)),
             ("rms_norm", Fault::WrongResult, |_| true),
         ] {
             let findings = found(op, fails);
@@ -268,6 +358,58 @@ mod tests {
             assert_eq!((findings[0].fault, findings[0].op.as_str()), (fault, op), "{}", findings[0].sentence);
         }
         assert_eq!(found("rms_norm", |_| false), []);
+    }
+
+    #[test]
+    fn the_number_of_rows_is_told() {
+        for (op, words, fails) in [
+            ("rms_norm", "more than one row,", (|rows| rows > 1) as fn(usize) -> bool),
+            ("rstd", "one row,", |rows| rows == 1),
+            ("convert_kv_index", "more than 32 rows,", |rows| rows > 32),
+        ] {
+            let findings = found(op, |facts| facts.rows.is_some_and(fails));
+            assert_eq!((findings.len(), findings[0].fault), (1, Fault::WrongResult), "{findings:?}");
+            assert!(findings[0].sentence.contains(&format!("all of them have {words}")), "{}", findings[0].sentence);
+        }
+    }
+
+    #[test]
+    fn a_plain_call_heads_a_finding_and_a_panic_is_told_without_its_origin() {
+        let names = [("rstd", Check::StructSize), ("rstd", Check::Value), ("rstd", Check::Twice)];
+        let mut lines: Vec<Line> =
+            names.iter().map(|(op, check)| line(&crate::cases(op, *check, 0, Some(1))[0], |_| false)).collect();
+        let mut fail = |texts: [&str; 3]| {
+            for (line, text) in lines.iter_mut().zip(texts) {
+                line.outcome = Outcome::Failed(Failure::new(text).of(Fault::Panic));
+            }
+            findings(&lines)
+        };
+        let found = fail([
+            "npu/copy: npu is unusable after a panic in rstd: x",
+            "npu/rstd: panic in rstd: boom (rstd.rs:3)",
+            "",
+        ]);
+        assert_eq!(found[0].sentence, "3 cases; in rstd/value/0, boom (rstd.rs:3)");
+        assert_eq!((found.len(), found[0].example.as_str()), (1, "rstd/value/0"));
+        let found = fail(["", "npu/rstd: panic in plan of rstd: boom", ""]);
+        assert_eq!(found[0].sentence, "3 cases; in rstd/value/0, panic in plan of rstd: boom");
+    }
+
+    #[test]
+    fn wrong_values_that_a_layer_has_seen_are_concluded_from_as_well() {
+        let cases = crate::cases("rms_norm", Check::Value, 5, None);
+        let mut lines: Vec<Line> = cases.iter().map(|case| line(case, |facts| facts.has_nan)).collect();
+        for line in &mut lines {
+            if let Outcome::Failed(failure) = &mut line.outcome {
+                *failure = Failure::new("validate (value): out is wrong").of(Fault::WrongResult);
+            }
+        }
+        let mut twice = line(&crate::cases("rms_norm", Check::Twice, 5, Some(1))[0], |_| true);
+        twice.outcome = Outcome::Failed(Failure::new("validate (value): out is wrong").of(Fault::WrongResult));
+        lines.push(twice);
+        let found = findings(&lines);
+        assert_eq!((found.len(), found[0].fault), (1, Fault::NanSwallowed), "{found:?}");
+        assert!(found[0].sentence.ends_with("; 1 failures of other checks may come of it"), "{}", found[0].sentence);
     }
 
     #[test]

@@ -66,8 +66,8 @@ pub fn page(report: &Report, folder: Option<&Path>) -> String {
     };
     let _ = writeln!(
         html,
-        "<p>It {verdict}: {} cases, {} failures, {} expected failures, {} of forms that it does not support.</p>",
-        report.cases, report.failures, report.expected_failures, report.unsupported
+        "<p>It {verdict}: {} cases, {} failures, {} expected failures, {} of forms that it does not support, {} not tried.</p>",
+        report.cases, report.failures, report.expected_failures, report.unsupported, report.not_tried
     );
     list(&mut html, "Ops of the profile that it lacks", &report.missing_ops);
     list(&mut html, "Expected failures that do not occur", &report.unexpected_passes);
@@ -233,18 +233,20 @@ fn number(share: f64) -> String {
 
 fn summary(html: &mut String, ops: &[OpSummary]) {
     html.push_str(
-        "<h2>Cases</h2>\n<div class=\"scroll\"><table>\n<tr><th>op</th><th>cases</th><th>failures</th><th>expected</th><th>not supported</th></tr>\n",
+        "<h2>Cases</h2>\n<div class=\"scroll\"><table>\n<tr><th>op</th><th>cases</th><th>failures</th><th>expected</th><th>not supported</th><th>not tried</th></tr>\n",
     );
     for op in ops {
         let class = if op.failures > 0 { " bad" } else { "" };
         let _ = writeln!(
             html,
-            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n{class}\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n{class}\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td></tr>",
             escape(&op.op),
             op.cases,
             op.failures,
             op.expected_failures,
-            op.unsupported
+            op.unsupported,
+            op.not_tried
         );
     }
     html.push_str("</table></div>\n");

@@ -20,12 +20,12 @@ pub fn document(report: &Report) -> String {
 }
 
 fn suite(xml: &mut String, op: &OpSummary, lines: &[Line]) {
-    let OpSummary { op, cases, failures, expected_failures, unsupported, .. } = op;
+    let OpSummary { op, cases, failures, expected_failures, unsupported, not_tried, .. } = op;
     let _ = writeln!(
         xml,
         "  <testsuite name=\"{}\" tests=\"{cases}\" failures=\"{failures}\" skipped=\"{}\">",
         escape(op),
-        expected_failures + unsupported
+        expected_failures + unsupported + not_tried
     );
     for line in lines.iter().filter(|line| line.op == *op) {
         let name = line.name.strip_prefix(&format!("{op}/")).unwrap_or(&line.name);
@@ -39,6 +39,7 @@ fn suite(xml: &mut String, op: &OpSummary, lines: &[Line]) {
         match (&line.outcome, &line.expected_failure) {
             (Outcome::Passed { .. }, _) => xml.push_str("/>\n"),
             (Outcome::Unsupported { reason }, _) => skipped(xml, &format!("not supported: {reason}")),
+            (Outcome::NotTried { reason }, _) => skipped(xml, &format!("not tried: {reason}")),
             (Outcome::Failed(_), Some(reason)) => skipped(xml, &format!("expected failure: {reason}")),
             (Outcome::Failed(failure), None) => {
                 let call = line.facts.as_ref().map_or("", |facts| facts.call.as_str());

@@ -21,6 +21,11 @@ pub enum Outcome {
         /// Its reason.
         reason: String,
     },
+    /// It did not run, because cases of the op before it have cost too much time or too many processes.
+    NotTried {
+        /// Why.
+        reason: String,
+    },
     /// It does not hold.
     Failed(Failure),
 }

@@ -16,7 +16,18 @@ pub(crate) enum Layout {
     /// A gap after the last dimension of plain tensors; row-quantised tensors begin in the middle of their memory.
     Strided,
     /// Contiguous, with memory before and behind that belongs to nobody.
-    Guarded,
+    Guarded(Around),
+}
+
+/// What lies around guarded tensors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Around {
+    /// For each argument its byte.
+    Usual,
+    /// The complement of it, around all.
+    Other,
+    /// The complement of it, around this argument only.
+    OtherOf(&'static str),
 }
 
 /// Which checks stand before the kernel.
@@ -46,6 +57,8 @@ pub(crate) enum RunError {
     Gap(&'static str),
     /// The op wrote outside of this argument.
     Outside(&'static str, Where),
+    /// The op wrote this argument, which it may only read.
+    Input(&'static str),
 }
 
 /// A byte that is not of any tensor.
@@ -73,6 +86,17 @@ pub(crate) fn run(device: &dyn Device, call: &Call, layout: Layout, route: Route
     placed.read(device)
 }
 
+/// As [`run`]; what the op may only read must be as it was.
+pub(crate) fn run_on_constants(device: &dyn Device, call: &Call) -> Result<Outputs, RunError> {
+    let placed = PlacedCall::new(device, call, Layout::Contiguous).map_err(RunError::Upload)?;
+    placed.dispatch(device, Route::Trait).map_err(RunError::Op)?;
+    let found = placed.read(device)?;
+    match placed.first_changed(device, |role| role == Role::In).map_err(RunError::Op)? {
+        Some(name) => Err(RunError::Input(name)),
+        None => Ok(found),
+    }
+}
+
 /// A call whose arguments are on a device.
 pub(crate) struct PlacedCall<'a> {
     call: &'a Call,
@@ -87,12 +111,13 @@ impl<'a> PlacedCall<'a> {
         for (index, (&name, value)) in call.args.iter().enumerate() {
             match value {
                 Value::Tensor(host) => {
-                    placed.tensors.insert(name, Placed::new(device, host, layout, guard_byte(index))?);
+                    placed.tensors.insert(name, Placed::new(device, host, layout, guard_byte(index, name, layout))?);
                 }
                 Value::List(list) => {
                     let views = list
                         .iter()
-                        .map(|host| Placed::new(device, host, layout, guard_byte(index)).map(|placed| placed.view));
+                        .map(|host| Placed::new(device, host, layout, guard_byte(index, name, layout)))
+                        .map(|placed| placed.map(|placed| placed.view));
                     placed.lists.insert(name, views.collect::<Result<_, _>>()?);
                 }
                 _ => {}
@@ -142,7 +167,31 @@ impl<'a> PlacedCall<'a> {
         Ok(out)
     }
 
-    fn tensor(&self, name: &str) -> &Tensor {
+    /// Waits, and gives the first argument of such a role that is not as it was uploaded. Only for contiguous tensors.
+    pub(crate) fn first_changed(
+        &self,
+        device: &dyn Device,
+        of: impl Fn(Role) -> bool,
+    ) -> Result<Option<&'static str>, OpError> {
+        for arg in self.call.op.args.iter().filter(|arg| of(arg.role)) {
+            let views: (&[Tensor], &[HostTensor]) = match self.call.args.get(arg.name) {
+                Some(Value::Tensor(host)) => (std::slice::from_ref(self.tensor(arg.name)), std::slice::from_ref(host)),
+                Some(Value::List(hosts)) => (self.list(arg.name), hosts),
+                _ => continue,
+            };
+            for (view, host) in views.0.iter().zip(views.1) {
+                let codes = download(device, &as_bytes(view, host.codes.len()))?;
+                let scales = view.scale().map(|_| download(device, &view.scale_as_bytes())).transpose()?;
+                if codes != host.codes || scales.is_some_and(|scales| scales != host.scales) {
+                    return Ok(Some(arg.name));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The tensor of an argument that is there.
+    pub(crate) fn tensor(&self, name: &str) -> &Tensor {
         self.optional(name).unwrap_or_else(|| panic!("{}: {name} is absent", self.call.op.name))
     }
 
@@ -172,8 +221,13 @@ impl<'a> PlacedCall<'a> {
 
 /// Content of the memory around an argument: another for each, so that what is copied from around one is seen around
 /// another.
-fn guard_byte(index: usize) -> u8 {
-    0xC1 ^ (index as u8) << 1
+fn guard_byte(index: usize, name: &str, layout: Layout) -> u8 {
+    let usual = 0xC1 ^ (index as u8) << 1;
+    match layout {
+        Layout::Guarded(Around::Other) => !usual,
+        Layout::Guarded(Around::OtherOf(other)) if other == name => !usual,
+        _ => usual,
+    }
 }
 
 /// A tensor on the device.
@@ -214,7 +268,7 @@ impl Guard {
 impl Placed {
     fn new(device: &dyn Device, host: &HostTensor, layout: Layout, guard: u8) -> Result<Self, OpError> {
         match (layout, host.format.scale()) {
-            (Layout::Guarded, _) => Self::guarded(device, host, guard),
+            (Layout::Guarded(_), _) => Self::guarded(device, host, guard),
             (Layout::Strided, None) if host.shape.len() > 1 => Self::strided(device, host),
             (Layout::Strided, Some(scale)) if scale.rows == 1 && host.shape.len() == 2 && host.shape[1] > 0 => {
                 let whole = upload(device, &with_row_before(host))?;

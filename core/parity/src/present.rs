@@ -6,12 +6,22 @@ use deepinfer_runtime::conformance::{Answer, Presented, expect_refusal, present}
 
 use crate::fault::Fault;
 use crate::place::{Layout, PlacedCall};
-use crate::run::{Problem, problem_of, same_bits};
+use crate::run::{Problem, cannot_upload, problem_of, same_bits};
 
 /// Presents a call and gives the answer, with what was written.
 fn answer(device: &OpenDevice, call: &Call, how: Presented) -> Result<(Answer, Outputs), Problem> {
-    let placed = PlacedCall::new(device, call, Layout::Contiguous).map_err(|e| Problem::from(e.to_string()))?;
+    let placed = PlacedCall::new(device, call, Layout::Contiguous).map_err(|error| cannot_upload(&error))?;
     let answer = placed.with(|raw| present(device, raw, how)).map_err(Problem::from)?;
+    // Of what lasts, the next call would report a consequence.
+    if let Answer::Refused(_, error) = &answer
+        && let Some(fault) = Fault::of_error(error.is_panic(), &error.origin, &error.message)
+    {
+        let origin = if error.is_panic() { format!("{}: ", error.origin) } else { String::new() };
+        return Err(Problem::named(fault, format!("{origin}{error}")).of(call, None));
+    }
+    if matches!(&answer, Answer::Refused(_, error) if error.is_lasting()) {
+        return Ok((answer, Outputs::new()));
+    }
     let found = placed.read(device).map_err(|error| problem_of(error, call, ""))?;
     Ok((answer, found))
 }

@@ -2,16 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use deepinfer_ops::{Device, Format, OpError, OpInfo};
+use deepinfer_ops::{Format, OpError, OpInfo};
 use deepinfer_oracle::{Call, HostTensor, Value};
 use deepinfer_plugin_api::ArgInfo;
+use deepinfer_runtime::OpenDevice;
+use deepinfer_runtime::conformance::{self, Answer};
 
+use crate::fault::Fault;
 use crate::generate::OpSpec;
-use crate::place::{Layout, Route, RunError, run};
+use crate::place::{Layout, PlacedCall, Route, RunError, run};
+use crate::run::{Problem, cannot_upload};
 
 /// A call that must be refused.
 pub(crate) struct Wrong {
     pub(crate) call: Call,
+    /// The tensor that is wrong, if one is.
+    tensor: Option<&'static str>,
     /// What is wrong with it.
     what: String,
     /// Arguments of which the error must name one.
@@ -23,7 +29,7 @@ pub(crate) fn wrong_values(spec: &OpSpec, base: &Call) -> Vec<Wrong> {
     let wrong = |(number, refusal): (usize, &crate::generate::Refusal)| {
         let mut call = base.clone();
         (refusal.change)(&mut call);
-        Wrong { call, what: format!("wrong value {number}"), names: refusal.names.to_vec() }
+        Wrong { call, tensor: None, what: format!("wrong value {number}"), names: refusal.names.to_vec() }
     };
     spec.refusals.iter().enumerate().map(wrong).collect()
 }
@@ -38,37 +44,90 @@ pub(crate) fn wrong_tensors(base: &Call) -> Vec<Wrong> {
         for (what, tensor) in variants(base, arg, &counts) {
             let mut call = base.clone();
             call.set(arg.name, Value::Tensor(tensor));
-            wrong.push(Wrong { call, what: format!("{} with {what}", arg.name), names: names.clone() });
+            let what = format!("{} with {what}", arg.name);
+            wrong.push(Wrong { call, tensor: Some(arg.name), what, names: names.clone() });
         }
     }
     wrong
 }
 
-/// The call must be refused whichever checks stand before the kernel.
-pub(crate) fn expect_refusal(device: &dyn Device, wrong: &Wrong) -> Result<(), String> {
-    for route in [Route::Trait, Route::Kernel] {
-        let result = run(device, &wrong.call, Layout::Contiguous, route).map(drop);
-        let by = if route == Route::Trait { "" } else { ", without the checks of the op trait" };
-        is_refusal(result, wrong).map_err(|text| format!("{}{by}: {text}", wrong.what))?;
+/// The call must be refused, whichever checks of the core stand before the kernel, and nothing may be written. `base` is the
+/// right call that it derives from.
+pub(crate) fn expect_refusal(device: &OpenDevice, base: &Call, wrong: &Wrong) -> Result<(), Problem> {
+    let said =
+        |by: &str, problem: String| Problem::named(Fault::AcceptsWrong, format!("{}{by}: {problem}", wrong.what));
+    let result = run(device, &wrong.call, Layout::Contiguous, Route::Trait).map(drop);
+    if let Err(RunError::Upload(error)) = &result {
+        return Err(cannot_upload(error));
     }
-    Ok(())
+    is_refusal(result, wrong).map_err(|problem| said("", problem))?;
+    match wrong.tensor {
+        None => refused_by_kernel(device, wrong),
+        Some(name) => refused_by_plugin(device, base, wrong, name),
+    }
+}
+
+/// A value that shapes cannot check: only the plugin sees that it is wrong.
+fn refused_by_kernel(device: &OpenDevice, wrong: &Wrong) -> Result<(), Problem> {
+    let placed = PlacedCall::new(device, &wrong.call, Layout::Contiguous).map_err(|error| cannot_upload(&error))?;
+    let by = ", without the checks of the op trait";
+    let said = |problem: String| Problem::named(Fault::AcceptsWrong, format!("{}{by}: {problem}", wrong.what));
+    match placed.dispatch(device, Route::Kernel) {
+        // Work that runs later may find it when some of its output is written.
+        Ok(()) => is_refusal(placed.read(device).map(drop), wrong).map_err(said),
+        Err(error) => {
+            is_refusal(Err(RunError::Op(error)), wrong).map_err(said)?;
+            nothing_is_written(device, &placed, wrong)
+        }
+    }
+}
+
+/// A tensor that the core's checks keep from every plugin; a plugin must refuse it by itself, since layers and other programs
+/// call it, too.
+fn refused_by_plugin(device: &OpenDevice, base: &Call, wrong: &Wrong, name: &'static str) -> Result<(), Problem> {
+    let place = |call| PlacedCall::new(device, call, Layout::Contiguous).map_err(|error| cannot_upload(&error));
+    let (right, odd) = (place(base)?, place(&wrong.call)?);
+    let answer = right.with(|call| conformance::present_instead(device, call, name, odd.tensor(name)));
+    let said = |problem: String| {
+        let what = format!("{}, past the checks of the core: {problem}", wrong.what);
+        Problem::named(Fault::AcceptsWrong, what)
+    };
+    match answer.map_err(Problem::from)? {
+        Answer::Ran => return Err(said("it was accepted".to_owned())),
+        Answer::Refused(_, error) if error.is_lasting() => return Err(said(format!("it broke the device: {error}"))),
+        Answer::Refused(_, error) => names_it(&error.to_string(), wrong).map_err(said)?,
+        Answer::Declined | Answer::Planned | Answer::Absent => {}
+    }
+    nothing_is_written(device, &right, wrong)?;
+    nothing_is_written(device, &odd, wrong)
+}
+
+/// What is refused has written nothing, so that the call can be made elsewhere.
+fn nothing_is_written(device: &OpenDevice, placed: &PlacedCall<'_>, wrong: &Wrong) -> Result<(), Problem> {
+    let changed = placed.first_changed(device, |_| true).map_err(|error| Problem::from(error.to_string()))?;
+    changed.map_or(Ok(()), |name| {
+        let problem = format!("{}: it was refused after {name} was written", wrong.what);
+        Err(Problem::named(Fault::WroteWhenRefused, problem))
+    })
 }
 
 /// The error must name the op and the argument. A backend may also decline the form of the call.
 fn is_refusal(result: Result<(), RunError>, wrong: &Wrong) -> Result<(), String> {
-    let op = wrong.call.op.name;
     match result {
         Ok(()) => Err("it was accepted".to_owned()),
         Err(RunError::Gap(name) | RunError::Outside(name, _)) => Err(format!("it wrote outside of {name}")),
+        Err(RunError::Input(name)) => Err(format!("it wrote {name}")),
         Err(RunError::Upload(error)) => Err(format!("the arguments cannot be uploaded: {error}")),
         Err(RunError::Op(OpError::DeviceLost(text))) => Err(format!("it lost the device: {text}")),
         Err(RunError::Op(OpError::Unsupported { .. })) => Ok(()),
-        Err(RunError::Op(error)) => {
-            let text = error.to_string();
-            let is_named = text.contains(op) && wrong.names.iter().any(|name| text.contains(name));
-            if is_named { Ok(()) } else { Err(format!("the error names neither {op} nor {:?}: {text}", wrong.names)) }
-        }
+        Err(RunError::Op(error)) => names_it(&error.to_string(), wrong),
     }
+}
+
+fn names_it(text: &str, wrong: &Wrong) -> Result<(), String> {
+    let op = wrong.call.op.name;
+    let is_named = text.contains(op) && wrong.names.iter().any(|name| text.contains(name));
+    if is_named { Ok(()) } else { Err(format!("the error names neither {op} nor {:?}: {text}", wrong.names)) }
 }
 
 /// Names in an extent of the catalogue.

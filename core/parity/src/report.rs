@@ -55,6 +55,11 @@ pub struct Line {
 }
 
 impl Line {
+    /// Whether it did not run, and was not expected to fail either.
+    pub fn is_gap(&self) -> bool {
+        matches!(self.outcome, Outcome::NotTried { .. }) && self.expected_failure.is_none()
+    }
+
     /// Whether it failed and was not expected to.
     pub fn is_failure(&self) -> bool {
         matches!(self.outcome, Outcome::Failed(_)) && self.expected_failure.is_none()
@@ -115,6 +120,8 @@ pub struct OpSummary {
     pub expected_failures: usize,
     /// Cases of a form that the backend declines.
     pub unsupported: usize,
+    /// Cases that did not run ([`Outcome::NotTried`]).
+    pub not_tried: usize,
     /// Largest errors.
     pub worst: Vec<Cell>,
 }
@@ -154,6 +161,8 @@ pub struct Report {
     pub expected_failures: usize,
     /// Cases of a form that the backend declines.
     pub unsupported: usize,
+    /// Cases that did not run ([`Outcome::NotTried`]).
+    pub not_tried: usize,
     /// Expected failures that do not occur.
     pub unexpected_passes: Vec<String>,
     /// What the failures that were not expected have in common.
@@ -186,7 +195,8 @@ impl Report {
             order.into_iter().map(|op| summary(op, lines.iter().filter(|line| line.op == op))).collect();
         let count = |of: fn(&OpSummary) -> usize| ops.iter().map(of).sum();
         let failures = count(|op| op.failures);
-        let conforms = failures == 0 && required.is_empty() && unexpected_passes.is_empty();
+        let conforms =
+            failures == 0 && !lines.iter().any(Line::is_gap) && required.is_empty() && unexpected_passes.is_empty();
         Self {
             identity,
             seed,
@@ -199,6 +209,7 @@ impl Report {
             failures,
             expected_failures: count(|op| op.expected_failures),
             unsupported: count(|op| op.unsupported),
+            not_tried: count(|op| op.not_tried),
             unexpected_passes,
             findings: findings(&lines),
             failed: lines.iter().filter(|line| matches!(line.outcome, Outcome::Failed(_))).cloned().collect(),
@@ -217,13 +228,16 @@ impl Report {
 }
 
 fn summary<'a>(op: &str, lines: impl Iterator<Item = &'a Line>) -> OpSummary {
-    let mut out =
-        OpSummary { op: op.to_owned(), cases: 0, failures: 0, expected_failures: 0, unsupported: 0, worst: Vec::new() };
+    let (failures, expected_failures, unsupported, not_tried) = Default::default();
+    let (op, worst) = (op.to_owned(), Vec::new());
+    let mut out = OpSummary { op, cases: 0, failures, expected_failures, unsupported, not_tried, worst };
     let mut cells: BTreeMap<(String, ShapeClass), Cell> = BTreeMap::new();
     for line in lines {
         out.cases += 1;
         out.failures += usize::from(line.is_failure());
-        out.expected_failures += usize::from(line.expected_failure.is_some());
+        let failed = matches!(line.outcome, Outcome::Failed(_));
+        out.expected_failures += usize::from(failed && line.expected_failure.is_some());
+        out.not_tried += usize::from(matches!(line.outcome, Outcome::NotTried { .. }));
         out.unsupported += usize::from(matches!(line.outcome, Outcome::Unsupported { .. }));
         let Some(facts) = line.facts.as_ref().filter(|facts| facts.content.is_some()) else { continue };
         let key = (facts.formats.clone(), facts.shape);
@@ -239,7 +253,7 @@ fn summary<'a>(op: &str, lines: impl Iterator<Item = &'a Line>) -> OpSummary {
         });
         let share = match &line.outcome {
             Outcome::Passed { share } => *share,
-            Outcome::Unsupported { .. } => None,
+            Outcome::Unsupported { .. } | Outcome::NotTried { .. } => None,
             Outcome::Failed(failure) => failure.worst.as_ref().map(|worst| worst.share().unwrap_or(f64::INFINITY)),
         };
         cell.count(line, share);

@@ -9,7 +9,7 @@ use crate::case::{Case, Check};
 use crate::fault::Fault;
 use crate::generate::{Calls, OpSpec, Rows, poisoned};
 use crate::outcome::{Failure, Outcome};
-use crate::place::{Layout, Route, RunError, run};
+use crate::place::{Around, Layout, Route, RunError, run, run_on_constants};
 use crate::refuse::{self, Wrong};
 use crate::rng::SplitMix64;
 use crate::{concurrent, present, recorded};
@@ -49,7 +49,9 @@ pub fn run_call(device: &dyn Device, call: &Call) -> Result<Outputs, CallError> 
         RunError::Op(OpError::Unsupported { reason, .. }) => CallError::Unsupported(reason),
         RunError::Op(error) => CallError::Refused(error),
         RunError::Upload(error) => CallError::Upload(error),
-        RunError::Gap(name) | RunError::Outside(name, _) => unreachable!("nothing around {name} is looked at"),
+        RunError::Gap(name) | RunError::Outside(name, _) | RunError::Input(name) => {
+            unreachable!("nothing around {name} is looked at")
+        }
     })
 }
 
@@ -118,7 +120,7 @@ pub fn run_case_with_evidence(device: &OpenDevice, case: &Case) -> (Outcome, Opt
         Check::Poison => agrees(device, &poisoned(&call(), 0xA5)).map(Some),
         Check::Empty => accepted(device, &call(), Layout::Contiguous).map(|_| None),
         Check::Refusal | Check::Malformed => refuses(device, spec, case).map(|()| None),
-        Check::Bounds => accepted(device, &call(), Layout::Guarded).map(|_| None),
+        Check::Bounds => stays_within(device, &call()).map(|()| None),
         Check::Strided => bits(strides_change_no_bit(device, &call()), Fault::Strides),
         Check::Twice => bits(twice_the_same(device, &call()), Fault::NotDeterministic),
         Check::Workspace => bits(workspace_does_not_matter(device, &call()), Fault::StaleWorkspace),
@@ -144,19 +146,63 @@ pub(crate) fn accepted(device: &dyn Device, call: &Call, layout: Layout) -> Resu
 
 /// Why a call that must be accepted gave nothing. `how` says what is special about it.
 pub(crate) fn problem_of(error: RunError, call: &Call, how: &str) -> Problem {
+    let by_itself = match &error {
+        RunError::Op(error) | RunError::Upload(error) => by_itself(error),
+        _ => None,
+    };
+    if let Some(problem) = by_itself {
+        return problem.of(call, None);
+    }
     let problem = match error {
         RunError::Op(OpError::Unsupported { reason, .. }) => return Problem::Unsupported(reason),
         RunError::Op(error @ OpError::Dishonest { .. }) => Problem::named(Fault::LyingSupports, error.to_string()),
         RunError::Op(error) => Problem::named(Fault::RefusesValid, format!("a valid call {how}was refused: {error}")),
-        RunError::Upload(error) => Problem::from(format!("the arguments cannot be uploaded: {error}")),
+        RunError::Upload(error) => cannot_upload(&error),
         RunError::Gap(name) => {
             Problem::named(Fault::OutOfBounds, format!("the gaps between the rows of {name} were written"))
         }
         RunError::Outside(name, at) => {
             Problem::named(Fault::OutOfBounds, format!("{at} of {name} was written, which belongs to no argument"))
         }
+        RunError::Input(name) => {
+            Problem::named(Fault::InputWritten, format!("{name} was written, which the op may only read"))
+        }
     };
     problem.of(call, None)
+}
+
+pub(crate) fn cannot_upload(error: &OpError) -> Problem {
+    by_itself(error)
+        .unwrap_or_else(|| Problem::named(Fault::SetUp, format!("the arguments cannot be uploaded: {error}")))
+}
+
+/// The problem that an error is whatever was called: a panic of the backend, or what a layer over it reports.
+pub(crate) fn by_itself(error: &OpError) -> Option<Problem> {
+    let (is_panic, origin, message) = match error {
+        OpError::Panicked { origin, message } => (true, origin, message),
+        OpError::Backend { origin, message } => (false, origin, message),
+        _ => return None,
+    };
+    let text = if is_panic { error.to_string() } else { message.clone() };
+    Fault::of_error(is_panic, origin, message).map(|fault| Problem::named(fault, text))
+}
+
+/// Nothing around the tensors is written, and no result depends on it.
+fn stays_within(device: &dyn Device, call: &Call) -> Result<(), Problem> {
+    let with = |around| accepted(device, call, Layout::Guarded(around));
+    let wanted = with(Around::Usual)?;
+    let found = with(Around::Other)?;
+    let Err(problem) = same_bits("with what lies around the tensors", &found, &wanted) else { return Ok(()) };
+    // An op that never gives the same bits has not read anything for that.
+    same_bits("from one call to the next", &with(Around::Usual)?, &wanted)
+        .map_err(|problem| problem.if_bits_differ(Fault::NotDeterministic).of(call, Some(&found)))?;
+    let tensors = call.op.args.iter().map(|arg| arg.name);
+    for name in tensors.filter(|name| matches!(call.args.get(name), Some(Value::Tensor(_) | Value::List(_)))) {
+        let found = with(Around::OtherOf(name))?;
+        same_bits(&format!("with what lies around {name}"), &found, &wanted)
+            .map_err(|problem| problem.if_bits_differ(Fault::OverRead).of(call, Some(&found)))?;
+    }
+    Err(problem.if_bits_differ(Fault::OverRead).of(call, Some(&found)))
 }
 
 /// A call is not declined when it is run, whatever else becomes of it.
@@ -171,7 +217,7 @@ fn honest(device: &dyn Device, call: &Call) -> Result<(), Problem> {
 
 /// The largest error, as a share of what is allowed.
 fn agrees(device: &dyn Device, call: &Call) -> Result<f64, Problem> {
-    let found = accepted(device, call, Layout::Contiguous)?;
+    let found = run_on_constants(device, call).map_err(|error| problem_of(error, call, ""))?;
     call.judge(&found).map_err(|disagreement| {
         let problem = match disagreement {
             Disagreement::Beyond(mismatch) => differs("the result is not that of the oracle", mismatch),
@@ -211,6 +257,10 @@ fn twice_the_same(device: &dyn Device, call: &Call) -> Result<(), Problem> {
 
 /// What an op of this stream leaves in the workspace is no matter of the next one: nor are zeros, nor NaNs.
 fn workspace_does_not_matter(device: &OpenDevice, call: &Call) -> Result<(), Problem> {
+    if !conformance::has_plan(device, call.op) {
+        // It gets no workspace. What changes then is the matter of other checks.
+        return accepted(device, call, Layout::Contiguous).map(drop);
+    }
     let fill = |byte| conformance::fill_workspace(device, byte).map_err(|e| Problem::from(e.to_string()));
     // The first call makes the workspace.
     accepted(device, call, Layout::Contiguous)?;
@@ -226,14 +276,13 @@ fn workspace_does_not_matter(device: &OpenDevice, call: &Call) -> Result<(), Pro
 }
 
 /// The wrong call is refused, and the right one that it derives from still runs.
-fn refuses(device: &dyn Device, spec: &'static OpSpec, case: &Case) -> Result<(), Problem> {
+fn refuses(device: &OpenDevice, spec: &'static OpSpec, case: &Case) -> Result<(), Problem> {
     let base = Calls::new(spec, case.seed).base();
     let mut wrong: Vec<Wrong> = match case.check {
         Check::Refusal => refuse::wrong_values(spec, &base),
         _ => refuse::wrong_tensors(&base),
     };
-    refuse::expect_refusal(device, &wrong.swap_remove(case.number))
-        .map_err(|problem| Problem::named(Fault::AcceptsWrong, problem))?;
+    refuse::expect_refusal(device, &base, &wrong.swap_remove(case.number))?;
     match accepted(device, &base, Layout::Contiguous) {
         Err(Problem::Wrong(failure, evidence)) => {
             let failure = Failure { problem: format!("after the refusal, {}", failure.problem), ..failure };

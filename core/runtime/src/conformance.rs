@@ -251,6 +251,38 @@ pub fn present(device: &OpenDevice, call: &dyn OpCall, how: Presented) -> Result
     answer
 }
 
+/// As [`present`], with another tensor in the place of an argument, which no check of the core has seen: of any format, rank
+/// and extents. The plugin must refuse what does not fit.
+///
+/// # Errors
+/// As [`present`].
+///
+/// # Panics
+/// If the op has no tensor of this name.
+pub fn present_instead(device: &OpenDevice, call: &dyn OpCall, arg: &str, tensor: &Tensor) -> Result<Answer, String> {
+    let mut answer = Err("the backend has no implementation of it".to_owned());
+    let checked = call.with_raw(device.place(), &mut |info, args| {
+        let found = info.args.iter().find(|known| known.name == arg && known.kind == Kind::Tensor);
+        let offset = found.expect("a tensor argument of the op").offset;
+        tensor.with_raw(|raw| {
+            // SAFETY: the offset is that of a tensor in the struct, which `with_raw` gives us to write; both descriptors live
+            // until the closures return, and memory of what the new one describes is borrowed as long.
+            unsafe {
+                args.byte_add(offset).cast::<DiTensor>().write(*raw);
+                answer = present_raw(device, info, args, Presented::Args(info.args_size));
+            }
+        });
+    });
+    checked.map_err(|error| error.to_string())?;
+    answer
+}
+
+/// Whether the first implementation of an op makes plans: only then does it get a workspace.
+pub fn has_plan(device: &OpenDevice, op: &OpInfo) -> bool {
+    let ops = &device.loaded_backend().ops;
+    device.first_implementation(op).is_some_and(|index| ops[index].entry.plan.is_some())
+}
+
 /// # Safety
 /// `args` is a complete argument struct of `info`, of tensors that lie on the device.
 unsafe fn present_raw(

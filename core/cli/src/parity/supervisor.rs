@@ -18,6 +18,8 @@ use crate::terminal;
 
 /// Least time for a backend to load and to find its devices, whatever the time per case: drivers are slow to start.
 const START: Duration = Duration::from_secs(60);
+/// An option that no backend has.
+const UNKNOWN_OPTION: &str = "parity-unknown-option=1";
 /// After so many cases that do not answer, the rest of an op is not tried: each costs the whole time limit.
 const MOST_HANGS: usize = 3;
 /// After so many cases that end the process, the rest of an op is not tried.
@@ -92,7 +94,7 @@ impl Supervisor {
         while let Some(&task) = waiting.front() {
             if let Some(problem) = tally.gives_up(&task) {
                 waiting.pop_front();
-                report(Done { task, facts: None, outcome: crashed(problem), seconds: 0.0 });
+                report(Done { task, facts: None, outcome: Outcome::NotTried { reason: problem }, seconds: 0.0 });
             } else if !task.is_for_a_worker() {
                 waiting.pop_front();
                 let begun = Instant::now();
@@ -142,7 +144,7 @@ impl Supervisor {
                 (Err(Quiet { why, is_hang }), Some(mut before)) => {
                     tally.count(&before.task, is_hang);
                     if !matches!(before.outcome, Outcome::Failed(_)) {
-                        before.outcome = crashed(format!("after the case, {why}"));
+                        before.outcome = lost(format!("after the case, {why}"), is_hang);
                     }
                     report(before);
                     return Ok(());
@@ -150,7 +152,7 @@ impl Supervisor {
                 (Err(Quiet { why, is_hang }), None) => {
                     waiting.pop_front();
                     tally.count(&task, is_hang);
-                    let outcome = crashed(format!("before the case, {why}"));
+                    let outcome = lost(format!("before the case, {why}"), is_hang);
                     report(Done { task, facts: None, outcome, seconds: 0.0 });
                     return Ok(());
                 }
@@ -168,7 +170,7 @@ impl Supervisor {
                 }
                 Err(Quiet { why, is_hang }) => {
                     tally.count(&task, is_hang);
-                    let (outcome, seconds) = (crashed(why), start.elapsed().as_secs_f64());
+                    let (outcome, seconds) = (lost(why, is_hang), start.elapsed().as_secs_f64());
                     report(Done { task, facts, outcome, seconds });
                     return Ok(());
                 }
@@ -184,12 +186,16 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A backend takes an option that it does not know, or refuses it.
+    /// The backend refuses an option that it does not know: one that is misspelt must not be passed over.
     fn unknown_option(&self) -> anyhow::Result<Outcome> {
         let separator = if self.backend.contains('?') { '&' } else { '?' };
-        let ready = self.probe_as(&format!("{}{separator}parity-unknown-option=1", self.backend))?;
+        let ready = self.probe_as(&format!("{}{separator}{UNKNOWN_OPTION}", self.backend))?;
         Ok(match ready {
-            Ok(_) | Err(NotReady::Refused(_)) => Outcome::Passed { share: None },
+            Ok(_) => Outcome::Failed(
+                Failure::new(format!("{UNKNOWN_OPTION} was accepted; refuse an option that the backend does not know"))
+                    .of(Fault::UnknownValue),
+            ),
+            Err(NotReady::Refused(_)) => Outcome::Passed { share: None },
             Err(NotReady::Broken(how)) => crashed(format!("given an option that it does not know, {how}")),
         })
     }
@@ -205,7 +211,7 @@ impl Supervisor {
                 Err(how) => crashed(format!("after the handshake, {how}")),
             },
             Ok(other) => Outcome::failed(format!("the worker says {other:?}")),
-            Err(Quiet { why, .. }) => crashed(format!("shaking hands with {}, {why}", core.name())),
+            Err(Quiet { why, is_hang }) => lost(format!("shaking hands with {}, {why}", core.name()), is_hang),
         })
     }
 
@@ -226,7 +232,7 @@ impl Supervisor {
                 Ok(()) => outcome,
                 Err(how) => Outcome::failed(format!("after the call, {how}")),
             },
-            Err(Quiet { why, .. }) => crashed(why),
+            Err(Quiet { why, is_hang }) => lost(why, is_hang),
         };
         Ok(Ok((identity, outcome)))
     }
@@ -373,7 +379,13 @@ impl Drop for Worker {
     }
 }
 
-/// A failure by which the process was lost.
+/// A failure by which the process was lost: it ended, or had to be ended.
+fn lost(problem: String, is_hang: bool) -> Outcome {
+    let fault = if is_hang { Fault::Hang } else { Fault::Crash };
+    Outcome::Failed(Failure::new(problem).of(fault))
+}
+
+/// A failure by which the process ended.
 fn crashed(problem: String) -> Outcome {
     Outcome::Failed(Failure::new(problem).of(Fault::Crash))
 }
@@ -410,8 +422,8 @@ impl Tally {
         let op = task.subject();
         let of = |list: &HashMap<&str, usize>| list.get(op).copied().unwrap_or(0);
         if of(&self.hangs) >= MOST_HANGS {
-            return Some(format!("not tried: {MOST_HANGS} cases of {op} did not answer"));
+            return Some(format!("{MOST_HANGS} cases of {op} did not answer"));
         }
-        (of(&self.deaths) >= MOST_DEATHS).then(|| format!("not tried: {MOST_DEATHS} cases of {op} ended the process"))
+        (of(&self.deaths) >= MOST_DEATHS).then(|| format!("{MOST_DEATHS} cases of {op} ended the process"))
     }
 }

@@ -166,7 +166,7 @@ impl Target {
         let mut shared = self.shared.borrow_mut();
         let device = match shared.take().map_or_else(|| self.open(), Ok) {
             Ok(device) => shared.insert(device),
-            Err(problem) => return Outcome::failed(problem),
+            Err(problem) => return Outcome::Failed(deepinfer_parity::Failure::new(problem).of(Fault::SetUp)),
         };
         let (outcome, evidence) = run_case_with_evidence(device, case);
         if let (Some(folder), Outcome::Failed(failure), Some(evidence)) = (&self.bundles, &outcome, evidence) {

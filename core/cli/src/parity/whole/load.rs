@@ -30,8 +30,9 @@ pub(super) fn op_table_is_consistent(target: &Target) -> Result<(), String> {
             Some(known) => {
                 ensure(known == name, || format!("op {id} is called {name}, but is {known} in the catalogue"))?
             }
-            // An op of a newer catalogue is no fault.
-            None => ensure(id != 0 && (id >= VENDOR_OPS || !name.is_empty()), || format!("op {name} has the id {id}"))?,
+            None => ensure(id >= VENDOR_OPS, || {
+                format!("op {id} ({name}) is not in the catalogue; a vendor's own ops have ids from {VENDOR_OPS:#x}")
+            })?,
         }
         let key = |other: &deepinfer_runtime::OpImpl| (other.op_id(), other.version(), other.impl_name().to_owned());
         ensure(!ops[..index].iter().any(|other| key(other) == key(op)), || {
