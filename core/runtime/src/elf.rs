@@ -5,9 +5,10 @@
 //!
 //! Layout: System V ABI, chapters "Object Files" and "Program Loading"; numbers of machines as in Linux' `elf-em.h`.
 
-use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
+
+use crate::regular::open_regular;
 
 const FILE_HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
@@ -34,11 +35,8 @@ pub(crate) enum ElfError {
 /// [`ElfError`].
 pub(crate) fn check(path: &Path) -> Result<(), ElfError> {
     let unreadable = |e: std::io::Error| ElfError::Unreadable(e.to_string());
-    // Before it is opened: opening a pipe waits for a writer.
-    if !path.metadata().map_err(unreadable)?.is_file() {
-        return Err(ElfError::Other("it is not a regular file".to_owned()));
-    }
-    let mut file = File::open(path).map_err(unreadable)?;
+    let file = open_regular(path).map_err(unreadable)?;
+    let mut file = file.ok_or_else(|| ElfError::Other("it is not a regular file".to_owned()))?;
     let size = file.metadata().map_err(unreadable)?.len();
     check_headers(&mut file, size)
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::LoadedBackend;
 use crate::load::{LoadError, load, load_described};
 use crate::manifest::{Manifest, ManifestError, SUFFIX};
+use crate::one_line::one_line;
 
 /// Colon-separated list of absolute directories, searched first.
 pub(crate) const PATH_VARIABLE: &str = "DEEPINFER_PLUGIN_PATH";
@@ -65,8 +66,12 @@ impl SearchPath {
     /// executable that itself lies in `deps` or `examples`, where Cargo puts tests and examples, the folder above counts
     /// as its own.
     ///
-    /// The variables are ignored in a process with raised privileges, and so are entries of them that are not absolute:
-    /// they would mean something else in every working directory. Entries of the first one that cannot be read are warned of.
+    /// A process with raised privileges searches `/usr/local/lib` and `/usr/lib` alone: its caller chooses the variables, and
+    /// with a hard link also the folder of the executable. That does not make a program fit to be set-uid if its arguments can
+    /// name a library.
+    ///
+    /// Entries of the variables that are not absolute are ignored: they would mean something else in every working directory.
+    /// Entries of the first one that cannot be read are warned of.
     pub fn from_environment() -> Self {
         let executable = std::env::current_exe();
         if let Err(e) = &executable {
@@ -81,7 +86,8 @@ impl SearchPath {
         });
         for (directory, _) in search.places().filter(|(_, origin)| *origin == Origin::Named) {
             if let Err(e) = std::fs::read_dir(directory) {
-                tracing::warn!("{PATH_VARIABLE}: {} is not searched: {e}", directory.display());
+                let directory = one_line(&directory.display().to_string());
+                tracing::warn!("{PATH_VARIABLE}: {directory} is not searched: {e}");
             }
         }
         search
@@ -100,7 +106,8 @@ impl SearchPath {
                 search.add(data.join(BELOW), Origin::User);
             }
         }
-        if let Some(own) = process.executable.as_ref().and_then(|path| path.parent()).map(own_folder) {
+        let executable = process.executable.as_ref().filter(|_| !process.privileges_are_raised);
+        if let Some(own) = executable.and_then(|path| path.parent()).map(own_folder) {
             // Cargo builds into `deps` and links the result into the folder above, but not on every kind of build: the
             // file in `deps` is the newer one.
             search.add(own.join("deps"), Origin::Build);
@@ -425,8 +432,8 @@ mod tests {
         assert_eq!(path(&Surroundings { data_home: None, home: Some("".into()), ..surroundings() }), None);
 
         let raised = order(&Surroundings { privileges_are_raised: true, ..surroundings() });
-        assert!(raised.iter().all(|(_, origin)| matches!(origin, Origin::Build | Origin::System)), "{raised:?}");
-        assert_eq!(raised[0].0, "/opt/deepinfer/bin/deps");
+        let system = ["/usr/local/lib/deepinfer/plugins", "/usr/lib/deepinfer/plugins"];
+        assert_eq!(raised, system.map(|path| (path.to_owned(), Origin::System)));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::elf::{self, ElfError};
 use crate::host;
 use crate::layers::LayerInfo;
 use crate::manifest::{Manifest, ManifestError};
-use crate::one_line::one_line;
+use crate::one_line::{is_treacherous, one_line};
 use crate::raw::{lend_text, read_sized, read_text, read_text_lossy, take_error};
 
 /// Why a file is not a usable plugin.
@@ -456,7 +456,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
         "" => "it is empty",
         "auto" => "that word means the best backend",
         _ if name.contains(['/', ':', '?']) => "it contains one of / : ?",
-        _ if name.contains(|c: char| c.is_control() || c.is_whitespace()) => "it contains a space or control character",
+        _ if name.contains(|c: char| is_treacherous(c) || c.is_whitespace()) => "it contains a space or control character",
         _ => return Ok(()),
     };
     Err(format!("its name {name:?} cannot be selected: {problem}"))

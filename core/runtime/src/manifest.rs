@@ -31,6 +31,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use crate::regular::open_regular;
+
 /// End of the name of every manifest.
 pub(crate) const SUFFIX: &str = ".deepinfer.json";
 /// A manifest is a page or two; what is longer is something else.
@@ -268,10 +270,7 @@ impl Manifest {
             reason: e.to_string(),
         };
         // A directory or a pipe is found by the loader.
-        if !self.library.metadata().map_err(missing)?.is_file() {
-            return Ok(());
-        }
-        let mut file = File::open(&self.library).map_err(missing)?;
+        let Some(mut file) = open_regular(&self.library).map_err(missing)? else { return Ok(()) };
         let Some(wanted) = &self.sha256 else { return Ok(()) };
         let found = digest(&mut file).map_err(missing)?;
         if found == *wanted {
@@ -306,12 +305,9 @@ fn within(manifest: &Path, library: &str) -> Result<PathBuf, String> {
 
 fn object(path: &Path) -> Result<Map<String, Value>, ManifestError> {
     let unreadable = |reason: String| ManifestError::Unreadable { path: path.to_owned(), reason };
-    // Before it is opened: opening a pipe waits for a writer.
-    if !path.metadata().map_err(|e| unreadable(e.to_string()))?.is_file() {
-        return Err(unreadable("it is not a regular file".to_owned()));
-    }
+    let file = open_regular(path).map_err(|e| unreadable(e.to_string()))?;
+    let file = file.ok_or_else(|| unreadable("it is not a regular file".to_owned()))?;
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|e| unreadable(e.to_string()))?;
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|e| unreadable(e.to_string()))?;
     if bytes.len() as u64 > MOST_BYTES {
         return Err(unreadable(format!("it is longer than {MOST_BYTES} bytes")));

@@ -186,13 +186,15 @@ unsafe fn try_plan(
         workspace_align: 1,
     };
     if let Some(make) = entry.plan {
-        let mut info: DiPlanInfo = blank();
+        // What a plan that fails leaves here is not ours, and may be freed already.
+        let (mut made, mut info): (*mut DiPlan, DiPlanInfo) = (std::ptr::null_mut(), blank());
         // SAFETY: as above; both out-pointers are writable.
-        match unsafe { take_error(make(backend.raw, opened.device, args, &raw mut plan.raw, &raw mut info)) } {
+        match unsafe { take_error(make(backend.raw, opened.device, args, &raw mut made, &raw mut info)) } {
             Some(error) if error.code == DI_E_UNSUPPORTED => return Ok(Err(error.to_string())),
             Some(error) => return Err(error),
             None => {}
         }
+        plan.raw = made;
         plan.flags |= info.flags;
         plan.workspace_bytes = info.workspace_bytes;
         plan.workspace_align = u64::from(info.workspace_align).max(1).next_power_of_two();

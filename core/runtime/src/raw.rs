@@ -5,11 +5,14 @@
 use std::mem::MaybeUninit;
 
 use deepinfer_plugin_api::abi::{
-    DiArgInfo, DiBackendApi, DiDeviceInfo, DiError, DiGraphApi, DiLinkInfo, DiOpEntry, DiOpInfo, DiOpsTable, DiPlanInfo,
-    DiRuntimeApi, DiSpaceInfo, DiStr, DiSupport,
+    DiArgInfo, DiBackendApi, DiDeviceInfo, DiError, DiGraphApi, DiLinkInfo, DiOpEntry, DiOpInfo, DiOpsTable,
+    DiPlanInfo, DiRuntimeApi, DiSpaceInfo, DiStr, DiSupport,
 };
 
 use crate::backend::PluginError;
+
+/// Most bytes of a text; more are a wild length, or nothing for people to read.
+const MOST_TEXT: usize = 1 << 16;
 
 /// A C struct that begins with `struct_size: u32`.
 ///
@@ -91,29 +94,38 @@ pub(crate) unsafe fn read_sized<T: Sized32>(ptr: *const T) -> Result<T, String> 
 pub(crate) unsafe fn read_text(text: DiStr) -> Result<String, String> {
     // SAFETY: the same contract.
     let bytes = unsafe { read_bytes(text) }.ok_or_else(|| format!("claims {} bytes at no address", text.len))?;
+    if text.len > MOST_TEXT {
+        return Err(format!("has {} bytes, but no text has more than {MOST_TEXT}", text.len));
+    }
     String::from_utf8(bytes.to_vec()).map_err(|e| format!("is not UTF-8: {:?}", String::from_utf8_lossy(e.as_bytes())))
 }
 
-/// Text of a plugin for a message: invalid bytes are replaced, absent text is empty.
+/// Text of a plugin for a message: invalid bytes are replaced, absent text is empty, and what is too long ends in `...`.
 ///
 /// # Safety
 /// As [`read_text`].
 pub(crate) unsafe fn read_text_lossy(text: DiStr) -> String {
     // SAFETY: the same contract.
-    String::from_utf8_lossy(unsafe { read_bytes(text) }.unwrap_or_default()).into_owned()
+    let mut read = String::from_utf8_lossy(unsafe { read_bytes(text) }.unwrap_or_default()).into_owned();
+    if text.len > MOST_TEXT && !read.is_empty() {
+        read.push_str("...");
+    }
+    read
 }
 
+/// The first [`MOST_TEXT`] bytes at most; `None` for text at no address.
+///
 /// # Safety
 /// As [`read_text`].
 unsafe fn read_bytes<'a>(text: DiStr) -> Option<&'a [u8]> {
     if text.len == 0 {
         return Some(&[]);
     }
-    if text.ptr.is_null() || isize::try_from(text.len).is_err() {
+    if text.ptr.is_null() {
         return None;
     }
     // SAFETY: not null, of a possible length, and the caller vouches for the bytes.
-    Some(unsafe { std::slice::from_raw_parts(text.ptr, text.len) })
+    Some(unsafe { std::slice::from_raw_parts(text.ptr, text.len.min(MOST_TEXT)) })
 }
 
 /// Takes an error object over: copies what it says and releases it. `None` for null, which is success.
@@ -205,5 +217,19 @@ mod tests {
             assert!(read_text(DiStr { ptr: std::ptr::null(), len: 5 }).unwrap_err().contains("5 bytes at no address"));
             assert!(read_text(DiStr { ptr: [0xFF_u8].as_ptr(), len: 1 }).unwrap_err().contains("not UTF-8"));
         }
+    }
+
+    #[test]
+    fn text_without_end_is_refused_and_cut_in_messages() {
+        let memory = vec![b'n'; MOST_TEXT];
+        for len in [MOST_TEXT + 1, 1 << 62, usize::MAX] {
+            let text = DiStr { ptr: memory.as_ptr(), len };
+            // SAFETY: no more than `MOST_TEXT` bytes are read.
+            let (error, cut) = unsafe { (read_text(text).unwrap_err(), read_text_lossy(text)) };
+            assert_eq!(error, format!("has {len} bytes, but no text has more than 65536"));
+            assert_eq!((cut.len(), &cut[MOST_TEXT - 1..]), (MOST_TEXT + 3, "n..."));
+        }
+        // SAFETY: all bytes are readable.
+        assert_eq!(unsafe { read_text(lend_text(str::from_utf8(&memory).unwrap())) }.unwrap().len(), MOST_TEXT);
     }
 }
