@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{FilterExt, LevelFilter, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -94,7 +94,7 @@ fn log_to_stderr() {
         .with_ansi(false)
         // A closed standard error is no reason to stop.
         .log_internal_errors(false)
-        .with_filter(filter);
+        .with_filter(filter.and(dynamic_filter_fn(|event, _| !parity::breaches::holds_back(event))));
     let breaches = parity::breaches::Breaches.with_filter(LevelFilter::ERROR);
     tracing_subscriber::registry().with(lines).with(breaches).init();
 }

@@ -25,7 +25,7 @@ use deepinfer_runtime::{Choice, Layers, Selection};
 use indicatif::ProgressBar;
 
 pub(crate) use levels::{Levels, levels};
-use supervisor::{Done, NotReady, Supervisor};
+use supervisor::{Done, NotReady, Ops, Supervisor};
 use task::{Task, first_cases, last_cases, load_cases};
 
 use crate::args::ParityArgs;
@@ -35,6 +35,8 @@ use crate::terminal;
 
 /// Failures that are printed in full; the reports have all of them.
 const SHOWN: usize = 20;
+/// Why ops of the backend alone are not tested: nobody but the vendor knows what shapes they take.
+const NOT_FOR_OWN_OPS: &str = "the plugin has it, but parity has no cases for a vendor's own op";
 /// Name that asks for no profile.
 const NO_PROFILE: &str = "none";
 
@@ -55,13 +57,14 @@ pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
         layers: args.layers.clone(),
         bundles: args.bundles.as_deref().map(bundles::folder).transpose().map_err(Failure::Input)?,
     };
-    let (identity, has) = match supervisor.probe().map_err(Failure::Fault)? {
+    let (identity, Ops { known: has, own }) = match supervisor.probe().map_err(Failure::Fault)? {
         Ok(ready) => ready,
         Err(NotReady::Refused(why)) => return Err(Failure::Input(anyhow!("{why}"))),
         Err(NotReady::Broken(how)) => {
             return Err(Failure::Input(anyhow!("the backend {} does not load: {how}", args.backend)));
         }
     };
+    plan.expect_subjects(args, &own)?;
     let tasks = plan.tasks(args, &has);
     if tasks.is_empty() && plan.missing(&has).is_empty() {
         return Err(Failure::Input(anyhow!(
@@ -73,6 +76,7 @@ pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
     let passes = plan.expectations.unexpected_passes(&failed_or_not(&lines));
     let (missing, others) = plan.lacking(&has, &lines);
     let report = Report::new(identity, (args.seed, &args.level.0, &args.profile), (missing, others), lines, passes);
+    let report = Report { own_ops: meant(args, &own), ..report };
     let text = text_of(&report);
     if files.take_standard_output() {
         terminal::say(&text.trim_end());
@@ -93,9 +97,16 @@ fn failed_or_not(lines: &[Line]) -> Vec<(&str, bool)> {
     ran.map(|line| (line.name.as_str(), matches!(line.outcome, Outcome::Failed(_)))).collect()
 }
 
+/// Ops of the backend alone that are asked for.
+fn meant(args: &ParityArgs, own: &[String]) -> Vec<String> {
+    own.iter().filter(|name| glob_matches(&args.ops, name)).cloned().collect()
+}
+
 /// What is asked for, before anything is known of the backend.
 struct Plan {
-    /// Ops and other subjects.
+    /// Ops and other subjects that there are cases of.
+    all: Vec<&'static str>,
+    /// Those that are asked for.
     subjects: Vec<&'static str>,
     /// Ops that the backend must have.
     required: Vec<&'static str>,
@@ -111,9 +122,6 @@ impl Plan {
         let others: BTreeSet<&str> = first_cases().chain(last_cases()).map(|case| case.subject).collect();
         let all: Vec<&'static str> = others.into_iter().chain(ops()).collect();
         let subjects: Vec<&str> = all.iter().copied().filter(|name| glob_matches(&args.ops, name)).collect();
-        if subjects.is_empty() {
-            return Err(usage(format!("--ops {:?} fits none of {}", args.ops, all.join(", "))));
-        }
         let required = match args.profile.as_str() {
             NO_PROFILE => &[],
             name => required_ops(name).ok_or_else(|| {
@@ -131,7 +139,19 @@ impl Plan {
                 list.with_context(|| path.display().to_string()).map_err(Failure::Input)?
             }
         };
-        Ok(Self { subjects, required, expectations })
+        Ok(Self { all, subjects, required, expectations })
+    }
+
+    /// Something is asked for that there are cases of. `own` are ops of the backend alone.
+    fn expect_subjects(&self, args: &ParityArgs, own: &[String]) -> Result<(), Failure> {
+        if !self.subjects.is_empty() {
+            return Ok(());
+        }
+        let problem = match meant(args, own).as_slice() {
+            [] => format!("fits none of {}", self.all.join(", ")),
+            own => format!("fits {}: {NOT_FOR_OWN_OPS}", own.join(", ")),
+        };
+        Err(Failure::Input(anyhow!("--ops {:?} {problem}", args.ops)))
     }
 
     /// The cases, in the order in which they run: the whole backend first, then its ops.
@@ -336,6 +356,9 @@ fn text_of(report: &Report) -> String {
     }
     if !report.missing_ops.is_empty() {
         let _ = writeln!(text, "MISSING ops of {}: {}", report.profile, report.missing_ops.join(", "));
+    }
+    if !report.own_ops.is_empty() {
+        let _ = writeln!(text, "not tested: {}: {NOT_FOR_OWN_OPS}", report.own_ops.join(", "));
     }
     if !report.unsupported_ops.is_empty() {
         let _ = writeln!(text, "not supported: {}", report.unsupported_ops.join(", "));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use deepinfer_oracle::{Bundle, Found, Mismatch, first_difference};
-use deepinfer_parity::{Identity, Outcome};
+use deepinfer_parity::{Case, Identity, Outcome};
 use deepinfer_runtime::{Choice, Selection};
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::args::ReplayArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::parity::bundles;
-use crate::parity::supervisor::{NotReady, Supervisor};
+use crate::parity::supervisor::{NotReady, Replayed, Supervisor};
 use crate::parity::worker::Replay;
 use crate::terminal;
 
@@ -46,6 +46,10 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     }
     match (&answers[0].outcome, difference) {
         (Outcome::Failed(_), _) => Err(Failure::Fault(anyhow!("{} differs from the oracle", answers[0].name()))),
+        _ if matches!(answers[0].check, Some(Outcome::Failed(_))) => {
+            let case = bundle.case.as_deref().unwrap_or_default();
+            Err(Failure::Fault(anyhow!("{} fails again on {}", case, answers[0].name())))
+        }
         (_, Some(Some(_))) => {
             Err(Failure::Fault(anyhow!("the bits of {} and {} differ", answers[0].name(), answers[1].name())))
         }
@@ -57,6 +61,8 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
 struct Answer {
     identity: Identity,
     outcome: Outcome,
+    /// What came of the check from which the call is, where that is more than this call.
+    check: Option<Outcome>,
     /// What it wrote, if it wrote something.
     found: Option<Found>,
     /// Whether that are the recorded bits; `None` where none are recorded or it wrote nothing.
@@ -69,9 +75,12 @@ impl Answer {
             return Err(Failure::Input(anyhow!("the backend auto could be any; give a name or a path")));
         }
         let timeout = Duration::from_secs(args.timeout);
-        let supervisor = Supervisor { backend: backend.to_owned(), seed: 0, timeout, layers: None, bundles: None };
-        let replay = Replay { call: args.bundle.clone(), results: results.to_owned() };
-        let (identity, outcome) = match supervisor.replay(replay).map_err(Failure::Fault)? {
+        let (seed, layers, bundles) = (bundle.seed.unwrap_or(0), None, None);
+        let supervisor = Supervisor { backend: backend.to_owned(), seed, timeout, layers, bundles };
+        let is_more = |case: &&String| Case::parse(case, seed).is_some_and(|case| !case.check.is_one_call());
+        let check = bundle.case.as_ref().filter(is_more).cloned();
+        let replay = Replay { call: args.bundle.clone(), results: results.to_owned(), check };
+        let Replayed { identity, outcome, check } = match supervisor.replay(replay).map_err(Failure::Fault)? {
             Ok(answer) => answer,
             Err(NotReady::Refused(why)) => return Err(Failure::Input(anyhow!("{why}"))),
             Err(NotReady::Broken(how)) => {
@@ -87,7 +96,7 @@ impl Answer {
         };
         let recorded = bundle.found.as_ref().zip(found.as_ref());
         let as_recorded = recorded.map(|(recorded, found)| first_of(recorded, found).is_none());
-        Ok(Self { identity, outcome, found, as_recorded })
+        Ok(Self { identity, outcome, check, found, as_recorded })
     }
 
     fn name(&self) -> String {
@@ -136,6 +145,15 @@ fn text_of(bundle: &Bundle, answers: &[Answer], difference: Option<Option<&Misma
             Outcome::Failed(failure) => format!("DIFFERS: {failure}"),
         };
         let _ = writeln!(text, "{} on {}: {verdict}", answer.name(), answer.identity.device);
+        if let (Some(check), Some(case)) = (&answer.check, &bundle.case) {
+            let again = match check {
+                Outcome::Passed { .. } => "it passes".to_owned(),
+                Outcome::Unsupported { reason } => format!("it declines a call: {reason}"),
+                Outcome::NotTried { reason } => format!("it was not tried: {reason}"),
+                Outcome::Failed(failure) => format!("it FAILS: {failure}"),
+            };
+            let _ = writeln!(text, "  {case} is about more than this one call; made again, {again}");
+        }
         match answer.as_recorded {
             None => {}
             Some(true) => text.push_str("  the recorded bits come again\n"),
@@ -182,6 +200,8 @@ struct Line<'a> {
     identity: &'a Identity,
     #[serde(flatten)]
     outcome: &'a Outcome,
+    /// Of the check from which the call is, where that is about more than this call.
+    check: Option<&'a Outcome>,
     as_recorded: Option<bool>,
 }
 
@@ -197,8 +217,8 @@ impl<'a> Report<'a> {
             problem: bundle.problem.as_deref(),
         };
         let line = |answer: &'a Answer| {
-            let Answer { identity, outcome, as_recorded, .. } = answer;
-            Line { identity, outcome, as_recorded: *as_recorded }
+            let Answer { identity, outcome, check, as_recorded, .. } = answer;
+            Line { identity, outcome, check: check.as_ref(), as_recorded: *as_recorded }
         };
         Self {
             bundle: args.bundle.display().to_string(),

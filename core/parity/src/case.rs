@@ -124,6 +124,12 @@ impl Check {
         }
     }
 
+    /// Whether it makes its call once and holds the result to the oracle, if to anything. The others make a call several
+    /// times, or in a way of their own.
+    pub fn is_one_call(self) -> bool {
+        matches!(self, Check::Value | Check::Poison | Check::Empty)
+    }
+
     /// Its level.
     pub fn level(self) -> Level {
         match self {

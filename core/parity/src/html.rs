@@ -70,6 +70,7 @@ pub fn page(report: &Report, folder: Option<&Path>) -> String {
         report.cases, report.failures, report.expected_failures, report.unsupported, report.not_tried
     );
     list(&mut html, "Ops of the profile that it lacks", &report.missing_ops);
+    list(&mut html, "Ops of its own, of which there are no cases", &report.own_ops);
     list(&mut html, "Expected failures that do not occur", &report.unexpected_passes);
     findings(&mut html, &report.findings);
     failures(&mut html, report);

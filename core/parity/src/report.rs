@@ -151,6 +151,9 @@ pub struct Report {
     pub missing_ops: Vec<String>,
     /// Other ops that it lacks.
     pub unsupported_ops: Vec<String>,
+    /// Ops of the backend alone, of which there are no cases.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub own_ops: Vec<String>,
     /// The answer.
     pub verdict: Verdict,
     /// Cases that ran.
@@ -204,6 +207,7 @@ impl Report {
             profile: profile.to_owned(),
             missing_ops: required,
             unsupported_ops: others,
+            own_ops: Vec::new(),
             verdict: if conforms { Verdict::Conforms } else { Verdict::Fails },
             cases: lines.len(),
             failures,

@@ -45,7 +45,24 @@ pub(crate) enum NotReady {
 }
 
 /// What a backend says of itself when it is loaded: what it is, and the ops that it has.
-pub(crate) type Ready = Result<(Identity, Vec<String>), NotReady>;
+pub(crate) type Ready = Result<(Identity, Ops), NotReady>;
+
+/// Ops of a backend.
+pub(crate) struct Ops {
+    /// Those of the catalogue.
+    pub(crate) known: Vec<String>,
+    /// Its own.
+    pub(crate) own: Vec<String>,
+}
+
+/// What came of a replay.
+pub(crate) struct Replayed {
+    pub(crate) identity: Identity,
+    /// Of the call.
+    pub(crate) outcome: Outcome,
+    /// Of the check that was asked for, if the call has not ended the process.
+    pub(crate) check: Option<Outcome>,
+}
 
 /// Starts workers for one backend.
 pub(crate) struct Supervisor {
@@ -219,22 +236,32 @@ impl Supervisor {
     ///
     /// # Errors
     /// No process can be started.
-    pub(crate) fn replay(&self, replay: Replay) -> anyhow::Result<Result<(Identity, Outcome), NotReady>> {
+    pub(crate) fn replay(&self, replay: Replay) -> anyhow::Result<Result<Replayed, NotReady>> {
+        let check = replay.check.clone();
         let mut worker = self.start(&Job { replay: Some(replay), ..self.job(&self.backend) })?;
         let (identity, _) = match worker.wait_until_loaded(self.timeout.max(START)) {
             Ok(ready) => ready,
             Err(not_ready) => return Ok(Err(not_ready)),
         };
         let outcome = worker.begin(REPLAY, self.timeout).and_then(|_| worker.finish(REPLAY, self.timeout));
-        let outcome = match outcome {
-            Ok((outcome @ Outcome::Failed(_), _)) => outcome,
-            Ok((outcome, _)) => match worker.end(self.timeout) {
-                Ok(()) => outcome,
-                Err(how) => Outcome::failed(format!("after the call, {how}")),
-            },
-            Err(Quiet { why, is_hang }) => lost(why, is_hang),
+        let (mut outcome, check) = match outcome {
+            Ok((outcome, _)) => {
+                let checked = |name: &String| {
+                    let ended = worker.begin(name, self.timeout).and_then(|_| worker.finish(name, self.timeout));
+                    ended.map_or_else(|Quiet { why, is_hang }| lost(why, is_hang), |(outcome, _)| outcome)
+                };
+                (outcome, check.as_ref().map(checked))
+            }
+            Err(Quiet { why, is_hang }) => (lost(why, is_hang), None),
         };
-        Ok(Ok((identity, outcome)))
+        let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failed(_));
+        if !failed(&outcome)
+            && !check.as_ref().is_some_and(failed)
+            && let Err(how) = worker.end(self.timeout)
+        {
+            outcome = Outcome::failed(format!("after the call, {how}"));
+        }
+        Ok(Ok(Replayed { identity, outcome, check }))
     }
 
     /// A job without work.
@@ -318,7 +345,7 @@ impl Worker {
 
     fn wait_until_loaded(&mut self, timeout: Duration) -> Ready {
         match self.next(timeout) {
-            Ok(Message::Loaded { identity, ops }) => Ok((identity, ops)),
+            Ok(Message::Loaded { identity, ops, own_ops }) => Ok((identity, Ops { known: ops, own: own_ops })),
             Ok(Message::Refused { reason }) => Err(NotReady::Refused(reason)),
             Ok(other) => Err(NotReady::Broken(format!("the worker says {other:?}"))),
             Err(Quiet { why, .. }) => Err(NotReady::Broken(format!("while it was loaded, {why}"))),

@@ -12,7 +12,7 @@ use anyhow::anyhow;
 use deepinfer_ops::Device;
 use deepinfer_oracle::{Bundle, Disagreement, Found};
 use deepinfer_parity::{
-    CallError, Facts, Fault, Identity, Outcome, identity_of, ops, run_call, run_case_with_evidence,
+    CallError, Facts, Fault, Identity, Outcome, identity_of, op_of, ops, run_call, run_case_with_evidence,
 };
 use deepinfer_runtime::conformance::{Core, shake_hands_as};
 use deepinfer_runtime::{Layers, LoadedBackend, OpenDevice, Runtime, SearchPath, Selection};
@@ -65,6 +65,8 @@ pub(crate) struct Replay {
     pub(crate) call: PathBuf,
     /// File for a bundle of what the backend gives; none is written if it gives nothing.
     pub(crate) results: PathBuf,
+    /// Name of a case to run afterwards, of the seed of the job.
+    pub(crate) check: Option<String>,
 }
 
 /// What a worker says.
@@ -77,6 +79,8 @@ pub(crate) enum Message {
         identity: Identity,
         /// Ops that it implements in the catalogue's version.
         ops: Vec<String>,
+        /// Names of its ops outside of the catalogue.
+        own_ops: Vec<String>,
     },
     /// The backend cannot be used; the worker ends.
     Refused {
@@ -130,6 +134,15 @@ impl Target {
         ops().filter(move |name| has(name))
     }
 
+    /// Ops of the backend that the catalogue does not have, each once.
+    fn own_ops(&self) -> Vec<String> {
+        let own = self.backend.ops().iter().filter(|op| op_of(op.op_id()).is_none());
+        let mut names: Vec<String> = own.map(|op| op.name().to_owned()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// Whether a case of this op has ended a worker.
     pub(crate) fn is_deadly(&self, op: &str) -> bool {
         self.deadly.iter().any(|deadly| deadly == op)
@@ -146,10 +159,11 @@ impl Target {
         breaches::take(&layers);
         let mut outcome = self.run(task);
         let breach = breaches::take(&layers).into_iter().next();
-        if let Some(breach) = breach.filter(|_| !task.breaks_rules() && !matches!(outcome, Outcome::Failed(_))) {
-            outcome = Outcome::Failed(deepinfer_parity::Failure::new(breach).of(Fault::Layer));
+        if let Some((layer, breach)) = breach.filter(|_| !task.breaks_rules()) {
+            outcome = breaches::join(outcome, &layer, breach);
         }
-        if let Outcome::Failed(failure) = &mut outcome
+        // What a layer has said within a sentence of the case.
+        if let Outcome::Failed(failure @ deepinfer_parity::Failure { fault: None, worst: None, .. }) = &mut outcome
             && let Some(fault) = layers.iter().find_map(|layer| breaches::kind(layer, &failure.problem))
         {
             failure.fault = Some(fault);
@@ -251,7 +265,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         let outcome = shake_hands(handshake);
         return say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() });
     }
-    let layers = job.layers.as_deref().map_or_else(Layers::from_env, Layers::parse);
+    let layers = job.layers.as_deref().map_or_else(Layers::from_env, Layers::parse).map(breaches::that_go_on);
     let selected = layers.map_err(Into::into).and_then(|layers| {
         let runtime = Runtime::new(SearchPath::from_environment()).with_layers(layers);
         Selection::parse(&job.backend).and_then(|selection| runtime.select(&selection))
@@ -261,12 +275,19 @@ pub(crate) fn run() -> Result<(), Failure> {
         Err(e) => return say(&Message::Refused { reason: e.to_string() }),
     };
     let target = Target { backend, device, shared: RefCell::new(None), deadly: job.deadly, bundles: job.bundles };
-    say(&Message::Loaded { identity: target.identity(), ops: target.ops().map(str::to_owned).collect() })?;
+    breaches::watch(backend.layers().iter().map(|layer| layer.name.clone()).collect());
+    let ops = target.ops().map(str::to_owned).collect();
+    say(&Message::Loaded { identity: target.identity(), ops, own_ops: target.own_ops() })?;
+    let task_of =
+        |name: &str| Task::parse(name, job.seed).ok_or_else(|| Failure::Fault(anyhow!("there is no case {name}")));
     if let Some(replay) = job.replay {
-        return timed(REPLAY, None, || target.replay(&replay));
+        timed(REPLAY, None, || target.replay(&replay))?;
+        let Some(name) = replay.check else { return Ok(()) };
+        let task = task_of(&name)?;
+        return timed(&name, None, || target.run_watched(&task));
     }
     for name in job.cases {
-        let task = Task::parse(&name, job.seed).ok_or_else(|| Failure::Fault(anyhow!("there is no case {name}")))?;
+        let task = task_of(&name)?;
         let facts = match task {
             Task::Op(case) => Some(case.facts()),
             Task::Whole(_) | Task::UnknownOption | Task::Handshake(_) => None,
