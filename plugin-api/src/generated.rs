@@ -8183,5 +8183,42 @@ pub const PROFILES: &[(&str, &[&str])] = &[(
     ],
 )];
 
-/// Changes with everything that both sides of the boundary must agree on: ids, names and versions of the ops, and the names, kinds, formats and shapes of their arguments.
+/// Changes with everything that both sides of the boundary must agree on: ids, names and versions of the ops, and the
+/// names, kinds, formats and shapes of their arguments.
 pub const DIGEST: u64 = 0xcdc43fae4b08ef8c;
+
+/// The part of [`kernel!`](crate::kernel) that knows the catalogue.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernel_of_catalogue {
+(Gather, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::Gather) $($rest)*); };
+(RmsNorm, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::RmsNorm) $($rest)*); };
+(Rstd, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::Rstd) $($rest)*); };
+(Linear, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::Linear) $($rest)*); };
+(GroupedLinear, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::GroupedLinear) $($rest)*); };
+(Quantize, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::Quantize) $($rest)*); };
+(Rope, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::Rope) $($rest)*); };
+(HcMix, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::HcMix) $($rest)*); };
+(HcCollapse, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::HcCollapse) $($rest)*); };
+(HcExpand, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::HcExpand) $($rest)*); };
+(StoreKvCache, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::StoreKvCache) $($rest)*); };
+(LoadPagedKvCache, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::LoadPagedKvCache) $($rest)*); };
+(ConvertKvIndex, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::ConvertKvIndex) $($rest)*); };
+(CompressAndUpdateState, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::CompressAndUpdateState) $($rest)*); };
+(IndexScores, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::IndexScores) $($rest)*); };
+(CandidateBlockMax, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::CandidateBlockMax) $($rest)*); };
+(TopkSelect, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::TopkSelect) $($rest)*); };
+(RestoreCandidateIndicesInplace, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::RestoreCandidateIndicesInplace) $($rest)*); };
+(SparseAttention, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::SparseAttention) $($rest)*); };
+(MoeGate, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::MoeGate) $($rest)*); };
+(MoeDispatch, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::MoeDispatch) $($rest)*); };
+(SwigluQuantize, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::SwigluQuantize) $($rest)*); };
+(MoeCombine, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::MoeCombine) $($rest)*); };
+(EngramHash, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::EngramHash) $($rest)*); };
+(EngramGather, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::EngramGather) $($rest)*); };
+(EngramGate, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::EngramGate) $($rest)*); };
+(FusedSample, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::FusedSample) $($rest)*); };
+(AdjustLogits, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::AdjustLogits) $($rest)*); };
+(ApplyTokenMask, $($rest:tt)*) => { $crate::kernel!(@op ($crate::generated::ApplyTokenMask) $($rest)*); };
+($other:ident $($rest:tt)*) => { ::std::compile_error!(::std::concat!("kernel!: the catalogue has no op ", ::std::stringify!($other), "; for an op of vendor_op!, write kernel!(vendor ", ::std::stringify!($other), ", ..)")); };
+}

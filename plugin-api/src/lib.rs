@@ -5,16 +5,21 @@
 //! - [`sdk`]: what a backend written in Rust implements; it contains panics, checks arguments and fills the tables.
 //! - [`numerics`]: the number formats, shared by both sides.
 //!
-//! A backend depends on this crate and on nothing else of DeepInfer:
+//! Start with the guide, `README.md` of this folder; [`kernel!`] and [`sdk`] are its reference in Rust. Each op is a type of
+//! [`generated`] with its meaning, shapes, formats, contract and refusals: [`generated::Rstd`], for instance.
+//!
+//! A backend depends on this crate and on nothing else of DeepInfer. A kernel is a function, here for all formats that the
+//! catalogue allows:
 //!
 //! ```
-//! use deepinfer_plugin_api::generated::{Rstd, RstdArgs};
+//! use deepinfer_plugin_api::generated::RstdArgs;
 //! use deepinfer_plugin_api::sdk::{Cx, Fault};
 //!
 //! fn rstd(_: &Cx<'_>, mut a: RstdArgs<'_>) -> Result<(), Fault> {
-//!     let x = a.x.rows::<f32>()?;
+//!     // Rows of F32 or BF16, each as F32 values, wherever it lies.
+//!     let (x, mut buffer) = (a.x.floats()?, Vec::new());
 //!     for (row, out) in a.out.slice_mut::<f32>()?.iter_mut().enumerate() {
-//!         let squares: f64 = x.row(row).iter().map(|&v| f64::from(v).powi(2)).sum();
+//!         let squares: f64 = x.load(row, &mut buffer).iter().map(|&v| f64::from(v).powi(2)).sum();
 //!         *out = (squares / a.dims.n as f64 + f64::from(a.eps)).sqrt().recip() as f32;
 //!     }
 //!     Ok(())
@@ -27,6 +32,7 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+mod catalogue_id;
 pub mod check;
 pub mod contract;
 pub mod extents;
@@ -35,6 +41,7 @@ pub mod generated;
 pub mod reflection;
 pub mod sdk;
 
+pub use catalogue_id::CatalogueId;
 pub use check::{ArgError, Shaped, ShapedList};
 pub use contract::{Class, Contract, Terms};
 pub use deepinfer_numerics as numerics;

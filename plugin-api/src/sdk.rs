@@ -39,9 +39,9 @@ pub use host::{LogLevel, connect, log};
 pub use host_memory::HostMemory;
 pub use kernel::{Cx, Functions, Kernel, KernelEntry, PlanFn, SupportsFn};
 pub use owned_args::OwnedArgs;
-pub use plan::{Plan, PlanCx, Planned, Support, Workspace};
+pub use plan::{Plan, PlanCx, Planned, Scratch, Support, Workspace};
 pub use probe::{Probe, ProbeOnly};
 pub use queue::{Delays, HostEvent, HostQueue};
 pub use vendor::FIRST_VENDOR_ID;
 #[doc(hidden)]
-pub use vendor::no_extents;
+pub use vendor::{DeclaredOp, no_extents};

@@ -3,12 +3,14 @@
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
+use crate::CatalogueId;
 use crate::abi::*;
 use crate::reflection::OpInfo;
 use crate::sdk::contain::panic_text;
 use crate::sdk::runtime_table::{State, di_str, read_prefix, runtime_table, write_prefix};
-use crate::sdk::vendor::{FIRST_VENDOR_ID, ops_table};
+use crate::sdk::vendor::{FIRST_VENDOR_ID, check_declared, ops_table};
 use crate::sdk::{Backend, Fault, FaultCode, KernelEntry, extras, host};
 
 /// What [`export_backend!`](crate::export_backend) passes on.
@@ -44,11 +46,17 @@ pub unsafe fn entry<B: Backend>(request: *const DiEntryRequest, reply: *mut DiEn
     code
 }
 
+/// The SDK and the catalogue that this library was built with.
+fn build() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| format!("deepinfer-plugin-api {}, {}", env!("CARGO_PKG_VERSION"), CatalogueId::ours()))
+}
+
 fn start<B: Backend>(request: &DiEntryRequest, reply: &mut DiEntryReply, export: &Export) -> Result<(), Fault> {
     // What a refusal needs, too.
     reply.name = di_str(B::NAME);
     reply.version = di_str(B::VERSION);
-    reply.build = di_str(concat!("deepinfer-plugin-api ", env!("CARGO_PKG_VERSION")));
+    reply.build = di_str(build());
     reply.major = DI_ABI_MAJOR;
     reply.minor = DI_ABI_MINOR;
     reply.min_core_minor = 0;
@@ -71,6 +79,7 @@ fn start<B: Backend>(request: &DiEntryRequest, reply: &mut DiEntryReply, export:
     unsafe { host::connect(request.host, B::NAME) };
 
     let kernels: Vec<&KernelEntry> = op_table()?;
+    check_declared(&kernels)?;
     if let Some(profile) = export.profile {
         let required = crate::profile(profile).ok_or_else(|| {
             Fault::new(FaultCode::Internal, format!("{} names the unknown profile {profile}", B::NAME))

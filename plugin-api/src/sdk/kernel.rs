@@ -367,7 +367,7 @@ unsafe fn run_on_stream<K: Kernel>(
 /// Registers a function as an implementation of an op.
 ///
 /// `kernel!(RmsNorm, rms_norm)` takes `fn rms_norm(&Cx, RmsNormArgs) -> Result<(), Fault>`; the op's type comes from
-/// [`generated`](crate::generated). In this order it may be followed by
+/// [`generated`](crate::generated). Options may follow, in any order:
 ///
 /// - `impl_name = "tiled"`, for a second implementation of the op;
 /// - `priority = 10`: the largest is tried first;
@@ -379,39 +379,69 @@ unsafe fn run_on_stream<K: Kernel>(
 ///
 /// `kernel!(vendor Scale, ..)` is the same for an op of [`vendor_op!`](crate::vendor_op).
 ///
+/// An `rstd` for rows of at most 1024 values, with a partial sum per row in its workspace:
+///
 /// ```
-/// use deepinfer_plugin_api::generated::{Rstd, RstdArgs, RstdProto};
+/// use deepinfer_plugin_api::generated::{RstdArgs, RstdProto};
 /// use deepinfer_plugin_api::sdk::{Cx, Fault, Plan, PlanCx, Support, Workspace};
 ///
-/// struct Squares;
+/// /// Elements in a row.
+/// struct Columns(usize);
 ///
 /// fn fits(_: &PlanCx<'_>, a: &RstdProto<'_>) -> Support {
-///     if a.dims.n.is_multiple_of(8) { Support::Yes } else { Support::no("rows that are no multiple of 8") }
+///     if a.dims.n <= 1024 { Support::Yes } else { Support::no("rows are longer than 1024") }
 /// }
 ///
-/// fn plan(_: &PlanCx<'_>, a: &RstdProto<'_>) -> Result<Plan<Squares>, Fault> {
-///     Ok(Plan::new(Squares).workspace(4 * a.dims.n as u64, 64))
+/// fn plan(_: &PlanCx<'_>, a: &RstdProto<'_>) -> Result<Plan<Columns>, Fault> {
+///     let bytes = a.dims.t * size_of::<f64>();
+///     Ok(Plan::new(Columns(a.dims.n)).workspace(bytes as u64, align_of::<f64>() as u32))
 /// }
 ///
-/// fn rstd(_: &Cx<'_>, _: &Squares, mut scratch: Workspace<'_>, _: RstdArgs<'_>) -> Result<(), Fault> {
-///     scratch.bytes_mut().fill(0);
-///     Err(Fault::unsupported("this is an example"))
+/// fn rstd(_: &Cx<'_>, columns: &Columns, mut scratch: Workspace<'_>, mut a: RstdArgs<'_>) -> Result<(), Fault> {
+///     let (x, mut buffer) = (a.x.floats()?, Vec::new());
+///     let sums = scratch.slice_mut::<f64>()?;
+///     for (row, sum) in sums.iter_mut().enumerate() {
+///         *sum = x.load(row, &mut buffer).iter().map(|&v| f64::from(v).powi(2)).sum();
+///     }
+///     for (out, sum) in a.out.slice_mut::<f32>()?.iter_mut().zip(sums) {
+///         *out = (*sum / columns.0 as f64 + f64::from(a.eps)).sqrt().recip() as f32;
+///     }
+///     Ok(())
 /// }
 ///
-/// deepinfer_plugin_api::kernel!(Rstd, rstd, impl_name = "wide", priority = 5, supports = fits, plan = plan -> Squares);
+/// deepinfer_plugin_api::kernel!(Rstd, rstd, impl_name = "planned", priority = 5, supports = fits, plan = plan -> Columns);
 /// ```
 #[macro_export]
 macro_rules! kernel {
     (vendor $op:path, $($rest:tt)*) => {
-        $crate::kernel!(@of ($op) $($rest)*);
+        $crate::kernel!(@op ($op) $($rest)*);
     };
+    // The macro that is generated knows the catalogue, and says so where it does not know the op.
     ($op:ident, $($rest:tt)*) => {
-        $crate::kernel!(@of ($crate::generated::$op) $($rest)*);
+        $crate::__kernel_of_catalogue!($op, $($rest)*);
     };
-    (@of ($op:path) $function:path
-        $(, impl_name = $name:expr)? $(, priority = $priority:expr)? $(, flags = $flags:expr)?
-        $(, supports = $supports:path)? $(,)?
-    ) => {
+    (@op ($op:path) $function:path $(, $($options:tt)*)?) => {
+        $crate::kernel!(@of [($op) $function] [] [] [] [] [] $($($options)*)?);
+    };
+
+    // One option after the other goes to its place: name, priority, flags, supports, plan. A place is taken once.
+    (@of $of:tt [] $p:tt $f:tt $s:tt $l:tt impl_name = $new:expr $(, $($rest:tt)*)?) => {
+        $crate::kernel!(@of $of [$new] $p $f $s $l $($($rest)*)?);
+    };
+    (@of $of:tt $n:tt [] $f:tt $s:tt $l:tt priority = $new:expr $(, $($rest:tt)*)?) => {
+        $crate::kernel!(@of $of $n [$new] $f $s $l $($($rest)*)?);
+    };
+    (@of $of:tt $n:tt $p:tt [] $s:tt $l:tt flags = $new:expr $(, $($rest:tt)*)?) => {
+        $crate::kernel!(@of $of $n $p [$new] $s $l $($($rest)*)?);
+    };
+    (@of $of:tt $n:tt $p:tt $f:tt [] $l:tt supports = $new:path $(, $($rest:tt)*)?) => {
+        $crate::kernel!(@of $of $n $p $f [$new] $l $($($rest)*)?);
+    };
+    (@of $of:tt $n:tt $p:tt $f:tt $s:tt [] plan = $new:ident -> $state:ty $(, $($rest:tt)*)?) => {
+        $crate::kernel!(@of $of $n $p $f $s [$new, $state] $($($rest)*)?);
+    };
+
+    (@of [($op:path) $function:path] [$($name:expr)?] [$($priority:expr)?] [$($flags:expr)?] [$($supports:path)?] []) => {
         const _: () = {
             struct Registered;
             impl $crate::sdk::Kernel for Registered {
@@ -433,9 +463,8 @@ macro_rules! kernel {
             $crate::inventory::submit! { $crate::sdk::KernelEntry::of::<Registered>() }
         };
     };
-    (@of ($op:path) $function:path
-        $(, impl_name = $name:expr)? $(, priority = $priority:expr)? $(, flags = $flags:expr)?
-        $(, supports = $supports:path)?, plan = $plan:ident -> $state:ty $(,)?
+    (@of [($op:path) $function:path] [$($name:expr)?] [$($priority:expr)?] [$($flags:expr)?] [$($supports:path)?]
+        [$plan:ident, $state:ty]
     ) => {
         const _: () = {
             struct Registered;
@@ -460,5 +489,18 @@ macro_rules! kernel {
             }
             $crate::inventory::submit! { $crate::sdk::KernelEntry::of::<Registered>() }
         };
+    };
+    (@of $of:tt $n:tt $p:tt $f:tt $s:tt $l:tt $($rest:tt)+) => {
+        ::std::compile_error!(::std::concat!(
+            "kernel!: `",
+            ::std::stringify!($($rest)+),
+            "` is no option, or given twice; there are impl_name = \"tiled\", priority = 10, flags = DI_PF_DETERMINISTIC, \
+             supports = function and plan = function -> Type"
+        ));
+    };
+    ($($other:tt)*) => {
+        ::std::compile_error!(
+            "kernel! takes an op and its function, kernel!(Rstd, rstd) or kernel!(vendor Scale, scale), and then options"
+        );
     };
 }

@@ -173,6 +173,19 @@ impl<P> PlanObject<P> {
 }
 
 /// Scratch memory of one call.
+///
+/// ```
+/// use deepinfer_plugin_api::sdk::{Fault, Workspace};
+///
+/// /// One partial sum per row, in a workspace of which the plan asked for `8 * rows` bytes at multiples of 8.
+/// fn square_sums(scratch: &mut Workspace<'_>, x: &[f32], columns: usize) -> Result<f64, Fault> {
+///     let sums = scratch.slice_mut::<f64>()?;
+///     for (sum, row) in sums.iter_mut().zip(x.chunks_exact(columns)) {
+///         *sum = row.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+///     }
+///     Ok(sums.iter().sum())
+/// }
+/// ```
 pub struct Workspace<'a> {
     address: *mut c_void,
     bytes: u64,
@@ -203,7 +216,44 @@ impl Workspace<'_> {
         // SAFETY: checked against the plan when the call came in, and this call's alone.
         unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.bytes as usize) }
     }
+
+    /// As many whole numbers as the bytes hold, for a kernel that runs on the host's processor. Their values are what others
+    /// left there.
+    ///
+    /// # Errors
+    /// [`FaultCode::Workspace`]: the address is not one of a `T`, since the plan asked for a smaller alignment.
+    pub fn slice_mut<T: Scratch>(&mut self) -> Result<&mut [T], Fault> {
+        if self.bytes == 0 {
+            return Ok(&mut []);
+        }
+        let (align, ty) = (align_of::<T>(), std::any::type_name::<T>());
+        if !self.address.addr().is_multiple_of(align) {
+            let problem = format!(
+                "the workspace lies at {:p}, which is no address of an {ty}; the plan must ask for multiples of {align}",
+                self.address
+            );
+            return Err(Fault::new(FaultCode::Workspace, problem));
+        }
+        // SAFETY: aligned, within the bytes that were checked when the call came in, and this call's alone; every pattern
+        // of bits is a `T`.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.bytes as usize / size_of::<T>()) })
+    }
 }
+
+/// A number that scratch memory may be taken for: every pattern of bits is one.
+pub trait Scratch: Copy + Send + Sync + 'static + sealed::Sealed {}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! scratch {
+    ($($ty:ty),*) => {$(
+        impl sealed::Sealed for $ty {}
+        impl Scratch for $ty {}
+    )*};
+}
+scratch!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, deepinfer_numerics::Bf16);
 
 /// The promises that a call requires: `DI_OPF_REQUIRE_*` as `DI_PF_*`.
 pub(crate) const fn required(op_flags: u32) -> u32 {
@@ -252,6 +302,24 @@ pub(crate) fn intern(text: Cow<'static, str>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scratch_memory_is_taken_for_numbers() {
+        let mut memory = [0_u64; 3];
+        let mut workspace = |offset: usize, bytes| Workspace {
+            address: memory.as_mut_ptr().cast::<u8>().wrapping_add(offset).cast(),
+            bytes,
+            life: PhantomData,
+        };
+        workspace(0, 24).slice_mut::<f64>().unwrap().copy_from_slice(&[0.5, 1.5, -2.0]);
+        // Whole numbers only.
+        assert_eq!(workspace(8, 15).slice_mut::<f64>().unwrap(), [1.5]);
+        assert_eq!(workspace(16, 8).slice_mut::<i32>().unwrap(), [0, 0xC000_0000_u32 as i32]);
+        let fault = workspace(4, 8).slice_mut::<f64>().unwrap_err();
+        assert_eq!(fault.code, FaultCode::Workspace);
+        assert!(fault.message.contains("no address of an f64; the plan must ask for multiples of 8"), "{fault}");
+        assert!(workspace(1, 0).slice_mut::<f64>().unwrap().is_empty());
+    }
 
     #[test]
     fn a_text_is_kept_once() {

@@ -8,6 +8,30 @@ use crate::contract::{Class, Contract, Terms};
 use crate::extents::{Arguments, Extents};
 use crate::reflection::{Kind, OpInfo, Role};
 use crate::sdk::runtime_table::di_str;
+use crate::sdk::{Fault, FaultCode, KernelEntry};
+
+/// An op that [`vendor_op!`](crate::vendor_op) declares, collected by `inventory`.
+#[doc(hidden)]
+pub struct DeclaredOp(pub &'static OpInfo);
+
+inventory::collect!(DeclaredOp);
+
+/// Every declared op must have a kernel.
+///
+/// # Errors
+/// Names the op that has none.
+pub(crate) fn check_declared(kernels: &[&KernelEntry]) -> Result<(), Fault> {
+    let identity = |op: &OpInfo| (op.id, op.version);
+    let has_kernel = |op: &DeclaredOp| kernels.iter().any(|kernel| identity(kernel.info) == identity(op.0));
+    match inventory::iter::<DeclaredOp>.into_iter().find(|op| !has_kernel(op)) {
+        None => Ok(()),
+        Some(DeclaredOp(op)) => {
+            let problem =
+                format!("vendor_op! declares {}, but it has no kernel: register one with kernel!(vendor ..)", op.name);
+            Err(Fault::new(FaultCode::Internal, problem))
+        }
+    }
+}
 
 /// Ids from here on belong to vendors.
 pub const FIRST_VENDOR_ID: u32 = 0x8000_0000;
@@ -101,8 +125,9 @@ fn row(info: &'static OpInfo) -> DiOpInfo {
 
 /// Declares an op outside the catalogue, with an id from 0x80000000. Model code that uses it ships with the plugin.
 ///
-/// The arguments are those of the C struct, in its order, after the head: `In`, `Out` and `InOut` tensors, `u32`, `i32` and
-/// `f32`. Formats and shapes are the kernel's to check. The macro makes `Scale` for
+/// The parts of the head come in the order of the example. The id is one of the vendor's own, the name none of the catalogue,
+/// and a kernel must be registered; otherwise the plugin does not start. The
+/// arguments are those of the C struct, in its order, after the head: `In`, `Out` and `InOut` tensors, `u32`, `i32` and `f32`. Formats and shapes are the kernel's to check. The macro makes `Scale` for
 /// [`kernel!`](crate::kernel)`(vendor Scale, ..)`, the C struct, and the views that kernel, `supports` and `plan` get; the
 /// reflection rows reach the caller through the table `DI_TABLE_OPS`.
 ///
@@ -170,6 +195,8 @@ macro_rules! vendor_op {
 
         $(#[$doc])*
         $vis struct $op;
+
+        $crate::inventory::submit! { $crate::sdk::DeclaredOp(<$op as $crate::Op>::INFO) }
 
         impl $crate::reflection::RawArgs for $raw {}
 
@@ -240,6 +267,12 @@ macro_rules! vendor_op {
     (@kind u32) => { $crate::Kind::U32 };
     (@kind i32) => { $crate::Kind::I32 };
     (@kind f32) => { $crate::Kind::F32 };
+    (@kind $other:ident) => {
+        ::std::compile_error!(::std::concat!(
+            "vendor_op!: an argument is In, Out, InOut, u32, i32 or f32, but not ",
+            ::std::stringify!($other)
+        ))
+    };
     (@role Out) => { $crate::Role::Out };
     (@role InOut) => { $crate::Role::InOut };
     (@role $other:ident) => { $crate::Role::In };
@@ -263,4 +296,10 @@ macro_rules! vendor_op {
         $crate::sdk::tensor::Desc::new($op, ::std::stringify!($arg), &$raw.$arg)?
     };
     (@wrap_proto $op:literal, $arg:ident, $raw:ident, $scalar:ident) => { $raw.$arg };
+    ($($other:tt)*) => {
+        ::std::compile_error!(
+            "vendor_op! takes, in this order: pub Op \"name\" id 0x8000_0001 version 1 contract Contract::EXACT, raw RawStruct, \
+             args ArgsStruct, proto ProtoStruct { argument: In, .. }"
+        );
+    };
 }

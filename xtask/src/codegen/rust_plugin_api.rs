@@ -34,10 +34,25 @@ pub(crate) fn generate(catalogue: &Catalogue) -> Result<String> {
             .collect();
         out += &format!("({profile:?}, &[{}]),", names.join(", "));
     }
-    out += "];\n\n/// Changes with everything that both sides of the boundary must agree on: ids, names and versions of the ops, and the \
-            names, kinds, formats and shapes of their arguments.\n";
+    out += "];\n\n/// Changes with everything that both sides of the boundary must agree on: ids, names and versions of the ops, and the\n\
+            /// names, kinds, formats and shapes of their arguments.\n";
     out += &format!("pub const DIGEST: u64 = {:#018x};\n", digest::of(catalogue));
+    out += &kernel_macro(catalogue);
     Ok(out)
+}
+
+/// The part of `kernel!` that knows the names of the ops.
+fn kernel_macro(catalogue: &Catalogue) -> String {
+    let mut out = String::from(
+        "\n/// The part of [`kernel!`](crate::kernel) that knows the catalogue.\n#[doc(hidden)]\n#[macro_export]\nmacro_rules! __kernel_of_catalogue {\n",
+    );
+    for op in &catalogue.ops {
+        let ty = op.type_name();
+        out += &format!("({ty}, $($rest:tt)*) => {{ $crate::kernel!(@op ($crate::generated::{ty}) $($rest)*); }};\n");
+    }
+    out + "($other:ident $($rest:tt)*) => { ::std::compile_error!(::std::concat!(\"kernel!: the catalogue has no op \", \
+           ::std::stringify!($other), \"; for an op of vendor_op!, write kernel!(vendor \", ::std::stringify!($other), \
+           \", ..)\")); };\n}\n"
 }
 
 fn one(op: &Op) -> Result<String> {
