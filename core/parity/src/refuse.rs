@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use deepinfer_ops::{Format, OpError, OpInfo};
 use deepinfer_oracle::{Call, HostTensor, Value};
-use deepinfer_plugin_api::ArgInfo;
+use deepinfer_plugin_api::{ArgInfo, Refusal};
 use deepinfer_runtime::OpenDevice;
 use deepinfer_runtime::conformance::{self, Answer};
 
 use crate::fault::Fault;
 use crate::generate::OpSpec;
+use crate::outcome::Failure;
 use crate::place::{Layout, PlacedCall, Route, RunError, run};
-use crate::run::{Problem, cannot_upload};
+use crate::run::{Problem, by_itself, cannot_upload};
 
 /// A call that must be refused.
 pub(crate) struct Wrong {
@@ -26,12 +27,85 @@ pub(crate) struct Wrong {
 
 /// The wrong values that an op knows of, in a call that is otherwise right.
 pub(crate) fn wrong_values(spec: &OpSpec, base: &Call) -> Vec<Wrong> {
-    let wrong = |(number, refusal): (usize, &crate::generate::Refusal)| {
+    // The catalogue says in the same order what is wrong.
+    let wrong = |(refusal, said): (&crate::generate::Refusal, &Refusal)| {
         let mut call = base.clone();
         (refusal.change)(&mut call);
-        Wrong { call, tensor: None, what: format!("wrong value {number}"), names: refusal.names.to_vec() }
+        let what = format!(
+            "{}: {} ({})",
+            said.args.join(", "),
+            said.when,
+            changes(base, &call, refusal.names, said.when).join(", ")
+        );
+        Wrong { call, tensor: None, what, names: refusal.names.to_vec() }
     };
-    spec.refusals.iter().enumerate().map(wrong).collect()
+    spec.refusals.iter().zip(base.op.refuses).map(wrong).collect()
+}
+
+/// What a wrong call has in place of the right one: of the arguments that are to blame, or else of all; and the extents that
+/// the sentence about it names.
+fn changes(base: &Call, wrong: &Call, names: &[&str], sentence: &str) -> Vec<String> {
+    let mut changes: Vec<(&str, String)> = Vec::new();
+    let mut extents: BTreeMap<&str, usize> = BTreeMap::new();
+    for arg in base.op.args {
+        match (base.value(arg.name), wrong.value(arg.name)) {
+            (Value::Tensor(right), Value::Tensor(odd)) => {
+                let dims = arg.shape.iter().copied().zip(odd.shape.iter().zip(&right.shape));
+                for (extent, (odd, right)) in dims {
+                    if odd != right || !extents.contains_key(extent) {
+                        extents.insert(extent, *odd);
+                    }
+                }
+                changes.extend(change_of(arg.name, right, odd).map(|change| (arg.name, change)));
+            }
+            (Value::Absent, Value::Absent) | (Value::List(_), Value::List(_)) => {}
+            (_, Value::Absent) => changes.push((arg.name, format!("no {}", arg.name))),
+            (Value::Absent, _) => changes.push((arg.name, format!("{} present", arg.name))),
+            (right, odd) => {
+                let [right, odd] = [right, odd].map(scalar);
+                changes.extend((right != odd).then(|| (arg.name, format!("{}={odd}", arg.name))));
+            }
+        }
+    }
+    if changes.iter().any(|(name, _)| names.contains(name)) {
+        changes.retain(|(name, _)| names.contains(name));
+    }
+    let words = sentence.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let named = words.filter_map(|word| extents.get(word).map(|extent| format!("{word}={extent}")));
+    let mut all: Vec<String> = changes.into_iter().map(|(_, change)| change).collect();
+    named.for_each(|extent| all.extend((!all.contains(&extent)).then_some(extent)));
+    all
+}
+
+fn scalar(value: &Value) -> String {
+    match value {
+        Value::U32(v) => v.to_string(),
+        Value::I32(v) => v.to_string(),
+        Value::F32(v) => v.to_string(),
+        Value::Tensor(_) | Value::List(_) | Value::Absent => String::new(),
+    }
+}
+
+/// The first difference of two tensors, in words.
+fn change_of(name: &str, right: &HostTensor, odd: &HostTensor) -> Option<String> {
+    if right.shape != odd.shape {
+        return Some(format!("{name} of shape {:?}", odd.shape));
+    }
+    if right.format != odd.format {
+        return Some(format!("{name} in {}", odd.format));
+    }
+    right.element_bytes()?;
+    let at = (0..odd.len()).find(|&i| right.element(i) != odd.element(i))?;
+    let value = match odd.format {
+        Format::I32 | Format::I64 | Format::U8 => odd.ints()[at].to_string(),
+        _ => odd.values()[at].to_string(),
+    };
+    let mut index = vec![0; odd.shape.len()];
+    let mut rest = at;
+    for (place, extent) in index.iter_mut().zip(&odd.shape).rev() {
+        (*place, rest) = (rest % extent, rest / extent);
+    }
+    Some(format!("{name}{index:?}={value}"))
 }
 
 /// Wrong formats, ranks and extents of every argument, in a call that is otherwise right.
@@ -54,13 +128,11 @@ pub(crate) fn wrong_tensors(base: &Call) -> Vec<Wrong> {
 /// The call must be refused, whichever checks of the core stand before the kernel, and nothing may be written. `base` is the
 /// right call that it derives from.
 pub(crate) fn expect_refusal(device: &OpenDevice, base: &Call, wrong: &Wrong) -> Result<(), Problem> {
-    let said =
-        |by: &str, problem: String| Problem::named(Fault::AcceptsWrong, format!("{}{by}: {problem}", wrong.what));
     let result = run(device, &wrong.call, Layout::Contiguous, Route::Trait).map(drop);
     if let Err(RunError::Upload(error)) = &result {
         return Err(cannot_upload(error));
     }
-    is_refusal(result, wrong).map_err(|problem| said("", problem))?;
+    expect(result, wrong)?;
     match wrong.tensor {
         None => refused_by_kernel(device, wrong),
         Some(name) => refused_by_plugin(device, base, wrong, name),
@@ -70,13 +142,11 @@ pub(crate) fn expect_refusal(device: &OpenDevice, base: &Call, wrong: &Wrong) ->
 /// A value that shapes cannot check: only the plugin sees that it is wrong.
 fn refused_by_kernel(device: &OpenDevice, wrong: &Wrong) -> Result<(), Problem> {
     let placed = PlacedCall::new(device, &wrong.call, Layout::Contiguous).map_err(|error| cannot_upload(&error))?;
-    let by = ", without the checks of the op trait";
-    let said = |problem: String| Problem::named(Fault::AcceptsWrong, format!("{}{by}: {problem}", wrong.what));
     match placed.dispatch(device, Route::Kernel) {
         // Work that runs later may find it when some of its output is written.
-        Ok(()) => is_refusal(placed.read(device).map(drop), wrong).map_err(said),
+        Ok(()) => expect(placed.read(device).map(drop), wrong),
         Err(error) => {
-            is_refusal(Err(RunError::Op(error)), wrong).map_err(said)?;
+            expect(Err(RunError::Op(error)), wrong)?;
             nothing_is_written(device, &placed, wrong)
         }
     }
@@ -94,6 +164,10 @@ fn refused_by_plugin(device: &OpenDevice, base: &Call, wrong: &Wrong, name: &'st
     };
     match answer.map_err(Problem::from)? {
         Answer::Ran => return Err(said("it was accepted".to_owned())),
+        Answer::Refused(_, error) if error.is_panic() => {
+            let text = format!("{}: {}: {error}", wrong.what, error.origin);
+            return Err(Problem::named(Fault::Panic, text));
+        }
         Answer::Refused(_, error) if error.is_lasting() => return Err(said(format!("it broke the device: {error}"))),
         Answer::Refused(_, error) => names_it(&error.to_string(), wrong).map_err(said)?,
         Answer::Declined | Answer::Planned | Answer::Absent => {}
@@ -109,6 +183,19 @@ fn nothing_is_written(device: &OpenDevice, placed: &PlacedCall<'_>, wrong: &Wron
         let problem = format!("{}: it was refused after {name} was written", wrong.what);
         Err(Problem::named(Fault::WroteWhenRefused, problem))
     })
+}
+
+/// The call was refused as it should be. That a layer refuses it is as good; that it reports the backend is not.
+fn expect(result: Result<(), RunError>, wrong: &Wrong) -> Result<(), Problem> {
+    if let Err(RunError::Op(error)) = &result
+        && let Some(Problem::Wrong(failure, evidence)) = by_itself(error)
+        && failure.fault != Some(Fault::Layer)
+    {
+        let problem = format!("{}: {}", wrong.what, failure.problem);
+        return Err(Problem::Wrong(Failure { problem, ..failure }, evidence));
+    }
+    is_refusal(result, wrong)
+        .map_err(|problem| Problem::named(Fault::AcceptsWrong, format!("{}: {problem}", wrong.what)))
 }
 
 /// The error must name the op and the argument. A backend may also decline the form of the call.
@@ -127,7 +214,8 @@ fn is_refusal(result: Result<(), RunError>, wrong: &Wrong) -> Result<(), String>
 fn names_it(text: &str, wrong: &Wrong) -> Result<(), String> {
     let op = wrong.call.op.name;
     let is_named = text.contains(op) && wrong.names.iter().any(|name| text.contains(name));
-    if is_named { Ok(()) } else { Err(format!("the error names neither {op} nor {:?}: {text}", wrong.names)) }
+    let names = || wrong.names.join(" or ");
+    if is_named { Ok(()) } else { Err(format!("the error does not name {op} and {}: {text}", names())) }
 }
 
 /// Names in an extent of the catalogue.
@@ -177,4 +265,30 @@ fn variants(base: &Call, arg: &ArgInfo, counts: &BTreeMap<&'static str, usize>) 
         }
     }
     wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{Calls, specs};
+
+    #[test]
+    fn wrong_values_are_said_with_the_argument_and_the_value() {
+        let said = |op: &str| -> Vec<String> {
+            let spec = specs().find(|spec| spec.name == op).unwrap();
+            wrong_values(spec, &Calls::new(spec, 0).base()).into_iter().map(|wrong| wrong.what).collect()
+        };
+        let gate = said("moe_gate");
+        assert_eq!(gate[..2], ["scoring: above 2 (scoring=3)", "normalize: neither 0 nor 1 (normalize=2)"]);
+        let Some((_, extents)) = gate[2].split_once("experts: K above E (experts of shape [") else {
+            panic!("{gate:?}")
+        };
+        assert!(extents.contains(", K=") && extents.contains(", E="), "{gate:?}");
+        assert!(said("engram_hash")[1].ends_with("=-1)"), "{:?}", said("engram_hash"));
+        for spec in specs() {
+            for what in said(spec.name) {
+                assert!(!what.contains("()"), "{}: {what} says nothing of the change", spec.name);
+            }
+        }
+    }
 }
