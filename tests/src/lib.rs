@@ -1,7 +1,9 @@
-//! What the cross-crate tests share: a device, tensors on it, the golden files, and the layout of the plugin boundary.
+//! What the cross-crate tests share: a device, tensors on it, the golden files, the layout of the plugin boundary, and the test
+//! of a distribution.
 
 #![forbid(unsafe_code)]
 
+pub mod distribution;
 mod golden;
 pub mod layouts;
 mod tensors;
