@@ -4,34 +4,12 @@ use deepinfer_model::{KvCache, Model, RequestRows};
 use deepinfer_ops::args::FusedSample;
 use deepinfer_ops::traits::SampleOps;
 use deepinfer_ops::{Format, OpError, Tensor};
-use serde::{Deserialize, Serialize};
 
-use crate::error::{EngineError, RequestError};
-use crate::logprobs::{TokenLogprob, largest, logprob};
+use crate::error::EngineError;
+use crate::logprobs::{largest, logprob};
+use crate::output::{FinishReason, StepOutput};
 use crate::request::Request;
-
-/// Why an output ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FinishReason {
-    /// A stop token was produced.
-    Stop,
-    /// The limit of the request or of the context was reached.
-    Length,
-    /// The request failed after it began; the tokens so far are valid.
-    Error,
-}
-
-/// What one output token brings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StepOutput {
-    /// The token.
-    pub token_id: u32,
-    /// Log-probabilities, if asked for.
-    pub logprob: Option<TokenLogprob>,
-    /// Largest logits, if asked for.
-    pub logits: Option<Vec<(u32, f32)>>,
-}
+use crate::seed::draw_seed;
 
 /// A finished request.
 #[derive(Clone, Debug)]
@@ -87,7 +65,8 @@ impl Engine {
         on_step: &mut dyn FnMut(&StepOutput) -> bool,
     ) -> Result<Completion, EngineError> {
         request.validate(self.model.config())?;
-        let limit = request.output_limit(self.model.config());
+        let context = self.model.config().max_position_embeddings;
+        let limit = request.params.output_limit(request.prompt_token_ids.len(), context);
         let seed = match request.params.seed {
             Some(seed) => seed,
             None => draw_seed()?,
@@ -108,7 +87,7 @@ impl Engine {
             let go_on = on_step(&step);
             completion.steps.push(step);
             let forced_next = completion.steps.len() < request.params.golden_token_ids.len();
-            if !forced_next && request.is_stop(self.model.config(), token) {
+            if !forced_next && request.params.is_stop(self.model.config(), token) {
                 completion.finish_reason = FinishReason::Stop;
                 return Ok(completion);
             }
@@ -151,7 +130,7 @@ impl Engine {
     ) -> Result<StepOutput, EngineError> {
         let params = &request.params;
         let device = self.model.device().as_ref();
-        let drawn = self.sampler.draw(device, logits, request.inv_temperature(), seed, position)?;
+        let drawn = self.sampler.draw(device, logits, request.params.inv_temperature(), seed, position)?;
         let token_id = match params.golden_token_ids.get(index) {
             Some(&forced) => forced,
             None => drawn_token(drawn, position, self.model.config().vocab_size)?,
@@ -246,17 +225,6 @@ impl Sampler {
         device.download(&self.token, &mut bytes)?;
         Ok(i32::from_le_bytes(bytes))
     }
-}
-
-/// A seed from the operating system, below 2^53 so that JSON readers that take numbers for doubles keep it whole.
-fn draw_seed() -> Result<u64, RequestError> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|e| RequestError::InvalidParameter {
-        name: "seed",
-        value: format!("not given, and the operating system gives no randomness ({e})"),
-        wanted: "given",
-    })?;
-    Ok(u64::from_le_bytes(bytes) >> 11)
 }
 
 #[cfg(test)]

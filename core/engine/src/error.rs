@@ -38,6 +38,26 @@ pub enum RequestError {
         /// What it may be.
         wanted: &'static str,
     },
+    /// Prompt and output need more pages than there are.
+    #[error(
+        "a prompt of {tokens} tokens and {max_tokens} output tokens need {needed} pages, but there are {available}; \
+         prompt and output can have {longest} tokens together"
+    )]
+    DoesNotFit {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Output tokens asked for.
+        max_tokens: usize,
+        /// Pages for both.
+        needed: usize,
+        /// Pages of the engine.
+        available: usize,
+        /// Most tokens of prompt and output.
+        longest: usize,
+    },
+    /// Stop strings without a tokenizer.
+    #[error("the model has no tokenizer.json, so stop strings cannot be found; use stop_token_ids")]
+    NoTextToStop,
     /// A text prompt without a tokenizer.
     #[error("the model has no tokenizer.json, so only prompt_token_ids work")]
     NoTokenizer,
@@ -57,7 +77,8 @@ impl RequestError {
             RequestError::TokenOutOfRange { .. } => "token_out_of_range",
             RequestError::PromptTooLong { .. } => "prompt_too_long",
             RequestError::InvalidParameter { .. } => "invalid_parameter",
-            RequestError::NoTokenizer => "no_tokenizer",
+            RequestError::DoesNotFit { .. } => "does_not_fit",
+            RequestError::NoTokenizer | RequestError::NoTextToStop => "no_tokenizer",
             RequestError::Tokenizer(_) => "tokenizer",
             RequestError::InvalidLine(_) => "invalid_line",
         }
@@ -65,7 +86,7 @@ impl RequestError {
 }
 
 /// A request that failed while it ran, or before.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum EngineError {
     /// The request is at fault.
     #[error(transparent)]
@@ -83,8 +104,8 @@ pub enum EngineError {
         /// Vocabulary.
         vocab_size: usize,
     },
-    /// The logits hold NaN or infinity: nothing can be drawn from them.
-    #[error("the logits of position {position} hold NaN or +infinity")]
+    /// The logits hold NaN or infinity, or every token is banned: nothing can be drawn from them.
+    #[error("the logits of position {position} hold NaN or +infinity, or leave no token to draw")]
     BadLogits {
         /// Position whose token was to be drawn.
         position: usize,

@@ -4,10 +4,12 @@ use deepinfer_model::tokenizer::Tokenizer;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::engine::{Completion, FinishReason};
+use crate::engine::Completion;
 use crate::error::{EngineError, RequestError};
 use crate::logprobs::TokenLogprob;
-use crate::request::{Request, SamplingParams};
+use crate::output::FinishReason;
+use crate::params::SamplingParams;
+use crate::request::Request;
 
 /// Fields that an input line may have.
 const FIELDS: [&str; 9] = [

@@ -1,0 +1,215 @@
+//! Sizes and limits of an engine.
+
+use std::sync::Arc;
+
+use deepinfer_model::tokenizer::Tokenizer;
+use deepinfer_model::{KvCache, Model, StateStore};
+use deepinfer_ops::OpError;
+use deepinfer_scheduler::{ConfigError, PAGE_TOKENS, Policy, Scheduler, SchedulerConfig};
+
+use crate::sampler::Sampler;
+use crate::step_loop::{Engine, NoHook, Parts, StepHook};
+
+/// Switches asynchronous scheduling off when it is `0`.
+const ASYNC_VARIABLE: &str = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING";
+
+/// Sizes and limits, fixed when an engine is built.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// Most requests that run at a time; more of them wait.
+    pub max_num_seqs: usize,
+    /// Most rows of a step: tokens of prompts, and one for each output that grows.
+    pub max_num_batched_tokens: usize,
+    /// Most rows of one prompt in a step; 0 is no limit besides that of the step.
+    pub long_prefill_token_threshold: usize,
+    /// Most tokens of a request, prompt and output together; `None` is the model's context.
+    pub max_model_len: Option<usize>,
+    /// Pages of 128 tokens for all requests; `None` is what `max_num_seqs` requests of full length need, or as many as
+    /// `memory_utilization` leaves room for.
+    pub pages: Option<usize>,
+    /// Part of the memory that is free when the engine is built which its caches may take, above 0 and at most 1.
+    pub memory_utilization: f64,
+    /// Keep full pages for later requests with the same beginning.
+    pub prefix_caching: bool,
+    /// Copies of request states at which a hit of the prefix cache can end, or from which the completions of a request
+    /// start; `None` is two for each of `max_num_seqs`.
+    pub checkpoints: Option<usize>,
+    /// Such a copy is taken at every multiple of this many pages of a prompt.
+    pub checkpoint_pages: usize,
+    /// Who is served first.
+    pub policy: Policy,
+    /// Part of the pages that must stay free when a request is admitted beside others.
+    pub watermark: f64,
+    /// Plan and queue the next step while one runs. Tokens are the same without it.
+    pub async_scheduling: bool,
+}
+
+impl Default for EngineConfig {
+    /// 256 requests, 8,192 rows, 90 % of the memory, prefix cache and asynchronous scheduling on.
+    fn default() -> Self {
+        Self {
+            max_num_seqs: 256,
+            max_num_batched_tokens: 8192,
+            long_prefill_token_threshold: 0,
+            max_model_len: None,
+            pages: None,
+            memory_utilization: 0.9,
+            prefix_caching: true,
+            checkpoints: None,
+            checkpoint_pages: 1,
+            policy: Policy::Fcfs,
+            watermark: 0.01,
+            async_scheduling: true,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// The defaults, without asynchronous scheduling if `DEEPINFER_ZERO_OVERHEAD_SCHEDULING` is `0`.
+    pub fn from_environment() -> Self {
+        let off = std::env::var_os(ASYNC_VARIABLE).is_some_and(|value| value == "0");
+        Self { async_scheduling: !off, ..Self::default() }
+    }
+}
+
+/// Why an engine cannot be built.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BuildError {
+    /// The limits contradict each other.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A limit is beyond the model.
+    #[error(
+        "max_model_len is {value}, but the model has a context of {context} tokens; use at most that, and at least 2"
+    )]
+    MaxModelLen {
+        /// What was asked for.
+        value: usize,
+        /// `max_position_embeddings`.
+        context: usize,
+    },
+    /// The part of the memory is none.
+    #[error("memory_utilization is {value}, but must be above 0 and at most 1")]
+    Utilization {
+        /// What was asked for.
+        value: f64,
+    },
+    /// No page fits.
+    #[error(
+        "the caches may take {available} bytes, but {fixed} are needed for {slots} state slots and {checkpoints} \
+         checkpoints, and {page} for a page; lower max_num_seqs or checkpoints, or raise memory_utilization"
+    )]
+    NoMemory {
+        /// Bytes that are free, times `memory_utilization`.
+        available: u64,
+        /// Bytes of state slots and checkpoints.
+        fixed: u64,
+        /// State slots.
+        slots: usize,
+        /// Checkpoints.
+        checkpoints: usize,
+        /// Bytes of a page.
+        page: u64,
+    },
+    /// The device is at fault.
+    #[error(transparent)]
+    Device(#[from] OpError),
+}
+
+/// Builds an [`Engine`]; see [`Engine::builder`].
+pub struct EngineBuilder {
+    model: Model,
+    tokenizer: Option<Arc<Tokenizer>>,
+    config: EngineConfig,
+    hook: Box<dyn StepHook>,
+}
+
+impl EngineBuilder {
+    pub(crate) fn new(model: Model) -> Self {
+        Self { model, tokenizer: None, config: EngineConfig::default(), hook: Box::new(NoHook) }
+    }
+
+    /// The tokenizer of the model, without which there is no text and no stop string.
+    #[must_use]
+    pub fn tokenizer(mut self, tokenizer: Option<Arc<Tokenizer>>) -> Self {
+        self.tokenizer = tokenizer;
+        self
+    }
+
+    /// Sizes and limits.
+    #[must_use]
+    pub fn config(mut self, config: EngineConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// What runs before each wait for the device.
+    #[must_use]
+    pub fn hook(mut self, hook: Box<dyn StepHook>) -> Self {
+        self.hook = hook;
+        self
+    }
+
+    /// Allocates the caches.
+    ///
+    /// # Errors
+    /// The configuration contradicts itself, or the device has not enough memory.
+    pub fn build(self) -> Result<Engine, BuildError> {
+        let Self { model, tokenizer, config, hook } = self;
+        let context = model.config().max_position_embeddings;
+        let max_model_len = config.max_model_len.unwrap_or(context);
+        if !(2..=context).contains(&max_model_len) {
+            return Err(BuildError::MaxModelLen { value: max_model_len, context });
+        }
+        if !(config.memory_utilization > 0.0 && config.memory_utilization <= 1.0) {
+            return Err(BuildError::Utilization { value: config.memory_utilization });
+        }
+        // A few more than requests, so that a new one need not wait for the last step of one that has ended.
+        let state_slots = config.max_num_seqs + config.max_num_seqs / 5 + 1;
+        let checkpoints = config.checkpoints.unwrap_or(2 * config.max_num_seqs);
+        let pages = match config.pages {
+            Some(pages) => pages,
+            None => pages_that_fit(&model, &config, max_model_len, state_slots, checkpoints)?,
+        };
+        let scheduler = Scheduler::new(SchedulerConfig {
+            max_num_seqs: config.max_num_seqs,
+            max_num_batched_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
+            long_prefill_token_threshold: config.long_prefill_token_threshold,
+            max_model_len,
+            policy: config.policy,
+            watermark: config.watermark,
+            depth: if config.async_scheduling { 2 } else { 1 },
+            prefix_caching: config.prefix_caching,
+            checkpoints,
+            checkpoint_pages: config.checkpoint_pages,
+            cache_seed: format!("{:?}", model.numerics()).into_bytes(),
+            ..SchedulerConfig::new(pages, state_slots)
+        })?;
+        let device = model.device().clone();
+        let cache = KvCache::new(&device, model.config(), model.numerics(), pages, state_slots)?;
+        let store = StateStore::new(&device, model.config(), model.numerics(), checkpoints)?;
+        let sampler = Sampler::new(device.as_ref(), config.max_num_seqs)?;
+        Ok(Engine::new(Parts { model, tokenizer, cache, store, scheduler, sampler, hook, max_model_len }))
+    }
+}
+
+/// Pages for `max_num_seqs` requests of full length, or as many as there is room for.
+fn pages_that_fit(
+    model: &Model,
+    config: &EngineConfig,
+    max_model_len: usize,
+    slots: usize,
+    checkpoints: usize,
+) -> Result<usize, BuildError> {
+    let (free, _) = model.device().memory()?;
+    let available = (free as f64 * config.memory_utilization) as u64;
+    let slot = KvCache::slot_bytes(model.config(), model.numerics());
+    let page = KvCache::page_bytes(model.config(), model.numerics());
+    let fixed = slot * (slots + checkpoints) as u64;
+    let room = (available.saturating_sub(fixed) / page.max(1)) as usize;
+    let wanted = config.max_num_seqs * max_model_len.div_ceil(PAGE_TOKENS);
+    match wanted.min(room) {
+        0 => Err(BuildError::NoMemory { available, fixed, slots, checkpoints, page }),
+        pages => Ok(pages),
+    }
+}
