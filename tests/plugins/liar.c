@@ -14,6 +14,23 @@
  *   size-equality    gather refuses an argument struct that is longer than it knows
  *   event-wait       a stream goes on without the event that it is told to wait for
  *
+ * And some that a right result hides:
+ *   unknown-option       the entry takes an option that it does not know
+ *   unknown-id           the table has an op with an id that neither the catalogue nor a vendor has given
+ *   input-written        gather marks the indices that it has used
+ *   wrote-when-refused   gather clears its output before it looks at the extents
+ *   unchecked            gather takes an output of any extents
+ *   over-read            rms_norm reads the weight behind the last column of a ragged row
+ *   static-scratch       rstd computes at once, on the caller's thread, with one buffer for all streams
+ *   unaligned            memory is aligned to half of what is asked for
+ *   memory-leak          memory that is given back is kept
+ *
+ * And some about rows, and about ops of its own:
+ *   last-row    rms_norm works on two rows at a time, and does the last one of an odd number wrongly
+ *   many-rows   rms_norm gives wrong values where there are several rows
+ *   own-op      the table has an op "polish" that is the vendor's own: no fault
+ *   misnamed    the table has an op of the vendor's own that is called rstd
+ *
  * And some in convert_kv_index that end the process or need no arithmetic: segfault, abort, exit, hang, print, leak,
  * decline, poisoned, careless, wrong, company; boot ends it when the library is loaded. restore_candidate_indices_inplace is
  * always right. */
@@ -28,22 +45,24 @@ static int has(const char *name) { return strcmp(fault, name) == 0; }
   {sizeof(DiOpEntry), id, 1, 0, {(const uint8_t *)(name), sizeof(name) - 1}, {(const uint8_t *)"c", 1}, 0, 0, \
    supports, plan, run, destroy}
 
-static const DiOpEntry ops[] = {
+static DiOpEntry ops[] = {
     ENTRY(DI_OP_GATHER, "gather", NULL, NULL, gather_run, NULL),
     ENTRY(DI_OP_RMS_NORM, "rms_norm", NULL, NULL, rms_norm_run, NULL),
     ENTRY(DI_OP_RSTD, "rstd", rstd_supports, rstd_plan, rstd_run, rstd_plan_destroy),
     ENTRY(DI_OP_TOPK_SELECT, "topk_select", NULL, NULL, topk_select_run, NULL),
     ENTRY(DI_OP_CONVERT_KV_INDEX, "convert_kv_index", convert_kv_index_supports, NULL, convert_kv_index_run, NULL),
     ENTRY(DI_OP_RESTORE_CANDIDATE_INDICES_INPLACE, "restore_candidate_indices_inplace", NULL, NULL, restore_run, NULL),
+    ENTRY(DI_OP_GATHER, "gather", NULL, NULL, gather_run, NULL), /* of fault=unknown-id and others */
 };
 
 static DiBackend backend;
-static const DiBackendApi api = {
-    sizeof(DiBackendApi), 0, &backend, &host_runtime, ops, sizeof ops / sizeof *ops, sizeof *ops, NULL, NULL};
+static DiBackendApi api = {
+    sizeof(DiBackendApi), 0, &backend, &host_runtime, ops, sizeof ops / sizeof *ops - 1, sizeof *ops, NULL, NULL};
 
 DI_EXPORT int32_t deepinfer_backend_entry(const DiEntryRequest *request, DiEntryReply *reply) {
   static const char key[] = "fault=";
   size_t length = request->options.len, prefix = sizeof key - 1;
+  const void *more = length == 0 ? NULL : memchr(request->options.ptr, '&', length);
   DiEntryReply known;
   memset(&known, 0, sizeof known);
   known.major = DI_ABI_MAJOR;
@@ -62,6 +81,20 @@ DI_EXPORT int32_t deepinfer_backend_entry(const DiEntryRequest *request, DiEntry
     known.error = di_fail(DI_E_INVALID, 0, BACKEND, "the only option is fault=NAME");
   }
   if (has("boot")) abort();
+  if (more != NULL && known.error == NULL) {
+    fault[strcspn(fault, "&")] = 0;
+    if (!has("unknown-option")) known.error = di_fail(DI_E_INVALID, 0, BACKEND, "there is one option, fault=NAME");
+  }
+  if (has("unknown-id")) {
+    DiOpEntry *last = &ops[api.n_ops++];
+    last->op_id = 999;
+    last->name = di_str("polish");
+  }
+  if (has("own-op") || has("misnamed")) {
+    DiOpEntry *last = &ops[api.n_ops++];
+    last->op_id = 0x80000001u;
+    last->name = di_str(has("own-op") ? "polish" : "rstd");
+  }
   if (known.error != NULL) known.api = NULL;
   di_fill_struct(reply, &known, sizeof known);
   return known.error == NULL ? 0 : known.error->code;

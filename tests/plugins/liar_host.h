@@ -2,7 +2,8 @@
  * pace. What an author needs of a device that computes beside the caller is all here: work that outlives the call, events
  * between streams, faults that surface at the next wait.
  *
- * With fault=event-wait, a stream does not wait for the event that it is told to wait for. */
+ * With fault=event-wait, a stream does not wait for the event that it is told to wait for; unaligned and memory-leak are of
+ * its memory. */
 #ifndef LIAR_HOST_H
 #define LIAR_HOST_H
 #include <pthread.h>
@@ -272,19 +273,19 @@ static DiError *alloc(DiBackend *b, DiDevice *d, uint32_t space, uint64_t bytes,
   whole = (bytes + SLACK + align - 1) / align * align;
   buffer = malloc(sizeof *buffer);
   if (buffer == NULL) return out_of_memory(bytes);
-  buffer->memory = aligned_alloc(align, whole);
+  buffer->memory = aligned_alloc(align, whole + align);
   if (buffer->memory == NULL) {
     free(buffer);
     return out_of_memory(bytes);
   }
   *out = buffer;
-  *addr = buffer->memory;
+  *addr = (char *)buffer->memory + (has("unaligned") ? align / 2 : 0);
   return NULL;
 }
 
 static void free_buffer(DiBackend *b, DiBuffer *buffer) {
   (void)b;
-  free(buffer->memory);
+  if (!has("memory-leak")) free(buffer->memory);
   free(buffer);
 }
 

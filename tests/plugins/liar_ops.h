@@ -9,6 +9,13 @@
 
 /* ---- calls that outlive their caller ---- */
 
+/* The first error of a list of checks. */
+#define CHECK(check) \
+  do { \
+    DiError *failed = check; \
+    if (failed != NULL) return failed; \
+  } while (0)
+
 #define MOST_TENSORS 4
 
 typedef struct OpWork OpWork;
@@ -42,6 +49,16 @@ static DiError *compute(Work *work) {
   return w->op->kernel(w);
 }
 
+/* Waits for what the stream has to do, and computes on the thread of the caller. */
+static DiError *compute_now(DiStream *s, const Op *op, const void *args) {
+  OpWork w;
+  CHECK(stream_sync(NULL, s));
+  memset(&w, 0, sizeof w);
+  w.op = op;
+  memcpy(&w.args, args, op->size);
+  return op->kernel(&w);
+}
+
 /* Copies the arguments with all that they point to, and enqueues the kernel. */
 static DiError *submit(DiStream *s, const Op *op, const void *args) {
   OpWork *w = new_work(sizeof *w, compute);
@@ -58,16 +75,9 @@ static DiError *submit(DiStream *s, const Op *op, const void *args) {
   return NULL;
 }
 
-/* The first error of a list of checks. */
-#define CHECK(check) \
-  do { \
-    DiError *failed = check; \
-    if (failed != NULL) return failed; \
-  } while (0)
-
 static int32_t *int_at(const DiTensor *t, int64_t row, int64_t column) { return (int32_t *)di_row(t, row) + column; }
 
-/* ---- gather: out-of-bounds, size-equality ---- */
+/* ---- gather: out-of-bounds, size-equality, input-written, wrote-when-refused, unchecked ---- */
 
 static void copy_row(char *to, uint32_t to_format, const char *from, uint32_t from_format, int64_t columns) {
   if (to_format != from_format) {
@@ -100,6 +110,7 @@ static DiError *gather_kernel(const OpWork *w) {
       if (row >= 0 && row < rows) copy_row(out, to, di_row(&a->table, row), from, columns);
       else memset(out, 0, (size_t)columns * a->out.bits / 8);
     }
+    if (has("input-written")) *((int32_t *)di_address(&a->index) + m * a->index.strides[0]) = ~row;
   }
   return NULL;
 }
@@ -119,6 +130,8 @@ static DiError *gather_run(DiBackend *b, DiPlan *plan, DiStream *s, const DiOpHe
   CHECK(di_check_tensor(call, "table", &a.table, 2, floats | DI_I32 | DI_U8));
   CHECK(di_check_tensor(call, "index", &a.index, 1, DI_I32));
   CHECK(di_check_tensor(call, "out", &a.out, 3, floats | DI_I32 | DI_U8));
+  if (has("unchecked")) return submit(s, &gather_op, &a);
+  if (has("wrote-when-refused") && di_elements(&a.out) > 0) memset(di_address(&a.out), 0, (size_t)a.out.bits / 8);
   CHECK(di_check_extent(call, "out", &a.out, 0, a.index.shape[0], "the number of indices"));
   CHECK(di_check_extent(call, "out", &a.out, 1, a.repeat, "repeat"));
   CHECK(di_check_extent(call, "out", &a.out, 2, a.table.shape[1], "the width of table"));
@@ -128,7 +141,7 @@ static DiError *gather_run(DiBackend *b, DiPlan *plan, DiStream *s, const DiOpHe
   return submit(s, &gather_op, &a);
 }
 
-/* ---- rms_norm: ragged-edge, nan-swallowed, batch-dependent ---- */
+/* ---- rms_norm: ragged-edge, nan-swallowed, batch-dependent, over-read ---- */
 
 #define BLOCK 8 /* columns in a vector */
 
@@ -166,9 +179,13 @@ static DiError *rms_norm_kernel(const OpWork *w) {
     }
     mean = sum / (double)columns;
     scale = !isfinite(mean) ? (double)NAN : mean == 0 ? 0 : 1 / sqrt(mean + (double)a->eps);
+    if (has("last-row") && rows % 2 == 1 && t == rows - 1) scale *= 2;
+    if (has("many-rows") && rows > 1) scale *= 2;
     for (int64_t n = 0; n < columns; ++n) {
       double value = di_float(di_float_at(x, format, n)) * scale;
-      float y = (float)(value * di_float(di_float_at(di_address(&a->weight), weights, n)));
+      /* The last vector of a row is that which begins a column too late. */
+      int64_t read = has("over-read") && n + 1 == columns && columns % BLOCK != 0 ? n + 1 : n;
+      float y = (float)(value * di_float(di_float_at(di_address(&a->weight), weights, read)));
       uint32_t bits = di_bits(y);
       uint16_t narrow = di_to_bf16(bits);
       if (format == DI_F32) memcpy(out + n * 4, &bits, sizeof bits);
@@ -196,7 +213,7 @@ static DiError *rms_norm_run(DiBackend *b, DiPlan *plan, DiStream *s, const DiOp
   return submit(s, &rms_norm_op, &a);
 }
 
-/* ---- rstd, with a plan and a workspace: stale-workspace, stream-race, lying-supports ---- */
+/* ---- rstd, with a plan and a workspace: stale-workspace, stream-race, static-scratch, lying-supports ---- */
 
 #define LANES 4 /* partial sums of a row */
 
@@ -209,7 +226,7 @@ static DiError *rstd_kernel(const OpWork *w) {
   const DiArgsRstdV1 *a = &w->args.rstd;
   uint32_t format = di_format(&a->x);
   int64_t rows = a->x.shape[0], columns = a->x.shape[1];
-  int is_shared = has("stream-race") && rows <= 64;
+  int is_shared = (has("stream-race") || has("static-scratch")) && rows <= 64;
   double *sums = is_shared ? scratch : w->args.h.workspace;
   /* Nobody has cleared the workspace: it holds what the last op left. */
   if (rows > 0 && !has("stale-workspace")) memset(sums, 0, (size_t)rows * LANES * sizeof *sums);
@@ -218,7 +235,7 @@ static DiError *rstd_kernel(const OpWork *w) {
       double x = di_float(di_float_at(di_row(&a->x, t), format, n));
       sums[t * LANES + n % LANES] += x * x;
     }
-  if (is_shared) sleep_us(100);
+  if (has("stream-race") && is_shared) sleep_us(100);
   for (int64_t t = 0; t < rows; ++t) {
     double sum = 0;
     for (int k = 0; k < LANES; ++k) sum += sums[t * LANES + k];
@@ -276,7 +293,7 @@ static DiError *rstd_run(DiBackend *b, DiPlan *plan, DiStream *s, const DiOpHead
   if (h->workspace_bytes < (uint64_t)plan->rows * LANES * sizeof(double))
     return di_fail(DI_E_WORKSPACE, 0, "liar/rstd", "the workspace has %" PRIu64 " bytes, but %zu are needed",
                    h->workspace_bytes, (size_t)plan->rows * LANES * sizeof(double));
-  return submit(s, &rstd_op, &a);
+  return has("static-scratch") ? compute_now(s, &rstd_op, &a) : submit(s, &rstd_op, &a);
 }
 
 /* ---- topk_select: tie-break ---- */

@@ -277,12 +277,16 @@ fn workspace_does_not_matter(device: &OpenDevice, call: &Call) -> Result<(), Pro
 
 /// The wrong call is refused, and the right one that it derives from still runs.
 fn refuses(device: &OpenDevice, spec: &'static OpSpec, case: &Case) -> Result<(), Problem> {
-    let base = Calls::new(spec, case.seed).base();
+    // A byte that no plugin writes first, so that it shows when one does.
+    let poisoned = |call: &Call| poisoned(call, 0xA5);
+    let base = poisoned(&Calls::new(spec, case.seed).base());
     let mut wrong: Vec<Wrong> = match case.check {
         Check::Refusal => refuse::wrong_values(spec, &base),
         _ => refuse::wrong_tensors(&base),
     };
-    refuse::expect_refusal(device, &base, &wrong.swap_remove(case.number))?;
+    let mut wrong = wrong.swap_remove(case.number);
+    wrong.call = poisoned(&wrong.call);
+    refuse::expect_refusal(device, &base, &wrong)?;
     match accepted(device, &base, Layout::Contiguous) {
         Err(Problem::Wrong(failure, evidence)) => {
             let failure = Failure { problem: format!("after the refusal, {}", failure.problem), ..failure };

@@ -342,6 +342,13 @@ unsafe fn present_raw(
     let support_bytes = if let Presented::Support(bytes) = how { bytes } else { size_of::<DiSupport>() };
     let plan_bytes = if let Presented::PlanInfo(bytes) = how { bytes } else { size_of::<DiPlanInfo>() };
 
+    // What asks about the form of a call is shown no content.
+    let shown = info.args.iter().filter(|arg| arg.kind == Kind::Tensor && arg.offset + size_of::<DiTensor>() <= bytes);
+    // SAFETY: these tensors lie within the struct.
+    let contents: Vec<(*mut *mut c_void, *mut c_void)> = unsafe {
+        let slots = shown.map(|arg| &raw mut (*head.byte_add(arg.offset).cast::<DiTensor>()).data);
+        slots.map(|slot| (slot, slot.replace(std::ptr::null_mut()))).collect()
+    };
     if let Some(supports) = entry.supports {
         let mut out = Edge::sized(support_bytes)?;
         // SAFETY: backend and device are alive; of `out` as much is writable as it says.
@@ -392,6 +399,8 @@ unsafe fn present_raw(
         }
     }
     let run = entry.run.expect("`load` refuses entries without run");
+    // SAFETY: the slots from which they were taken.
+    contents.iter().for_each(|(slot, data)| unsafe { slot.write(*data) });
     // SAFETY: all that the call names lives until the wait below; this thread alone uses the stream.
     let ran = unsafe { take_error(run(backend.raw, plan, device.stream().for_work(), head)) };
     let late = device.stream().synchronize();

@@ -29,6 +29,7 @@ mod memory;
 mod offer;
 mod one_line;
 mod plan;
+mod prototype;
 pub mod process;
 mod raw;
 mod regular;
@@ -39,6 +40,7 @@ mod topology;
 
 pub use backend::{DeviceInfo, LoadedBackend, OpImpl, PluginError, missing_ops};
 pub use command_list::CommandList;
+pub use deepinfer_plugin_api::CatalogueId;
 pub use device::OpenDevice;
 pub use decide::{Chosen, Decision, Step, Tried, Verdict};
 pub use implementations::{OpenError, OpenOptions, Pin};

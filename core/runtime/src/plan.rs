@@ -18,6 +18,7 @@ use deepinfer_plugin_api::{Kind, OpInfo};
 use crate::backend::PluginError;
 use crate::implementations::describe_flags;
 use crate::memory::{Opened, Retired};
+use crate::prototype::Prototype;
 use crate::raw::{blank, read_text_lossy, take_error};
 
 /// Plans that are kept. Decoding makes a signature per length of the context, so that the number must be bounded.
@@ -89,7 +90,9 @@ impl Plans {
             return Ok(&self.plans[at]);
         }
         // SAFETY: the same contract.
-        let plan = unsafe { choose(opened, candidates, required, args) }?;
+        let prototype = unsafe { Prototype::of(info, args) };
+        // SAFETY: a complete argument struct, as that from which it is made.
+        let plan = unsafe { choose(opened, candidates, required, prototype.args()) }?;
         if self.plans.len() >= MAX_PLANS {
             self.by_signature.clear();
             self.plans.clear();
@@ -129,7 +132,7 @@ impl Hasher for WordHasher {
 /// Asks the candidates in turn.
 ///
 /// # Safety
-/// `args` is a complete argument struct of the candidates' op.
+/// `args` is a complete argument struct of the candidates' op; its tensors need no memory.
 unsafe fn choose(
     opened: &Arc<Opened>,
     candidates: &[usize],
