@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use deepinfer_plugin_api::CatalogueId;
 use deepinfer_plugin_api::abi::{
     DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_INTERNAL, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY, DI_PF_BATCH_INVARIANT,
     DI_PF_CAPTURABLE, DI_PF_DETERMINISTIC, DI_TABLE_GRAPH, DiBackend, DiBackendApi, DiDeviceInfo, DiError, DiGraphApi,
@@ -207,6 +208,13 @@ impl LoadedBackend {
     /// Version of the plugin.
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// A sentence if the plugin was built from another catalogue than this core; `None` also if it does not say. It may run all
+    /// the same: an op is refused only where its version or its arguments differ.
+    pub fn other_catalogue(&self) -> Option<String> {
+        let ours = CatalogueId::ours();
+        CatalogueId::find(&self.build).and_then(|theirs| ours.difference(&theirs))
     }
 
     /// Toolchain and build, in the plugin's words.

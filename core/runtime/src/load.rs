@@ -282,7 +282,10 @@ fn keep(
 ) -> Result<&'static LoadedBackend, LoadError> {
     let backend = read_reply(path, reply, options, inner)
         .map_err(|problem| LoadError::Malformed { path: path.to_owned(), problem })?;
-    tracing::debug!("{backend:?} is loaded: {} op implementations", backend.ops.len());
+    tracing::debug!("{backend:?} is loaded: {} op implementations, build {}", backend.ops.len(), backend.build);
+    if let Some(difference) = backend.other_catalogue() {
+        tracing::debug!("{backend:?} is {difference}");
+    }
     Ok(Box::leak(Box::new(backend)))
 }
 

@@ -68,6 +68,8 @@ pub struct BackendDetails {
     pub version: String,
     /// Toolchain and build.
     pub build: String,
+    /// What its catalogue has other than this core's, if it says which one it was built from and that is another.
+    pub other_catalogue: Option<String>,
     /// `major.minor` of the plugin ABI.
     pub abi: String,
     /// Smallest minor of the core that it needs.
@@ -204,6 +206,7 @@ impl BackendDetails {
             name: backend.name().to_owned(),
             version: backend.version().to_owned(),
             build: backend.build().to_owned(),
+            other_catalogue: backend.other_catalogue(),
             abi: format!("{major}.{minor}"),
             min_core_minor: backend.min_core_minor,
             flags: words(&[

@@ -79,6 +79,7 @@ fn describe(text: &mut String, details: &BackendDetails) {
     line("name", details.name.clone());
     line("version", details.version.clone());
     line("build", details.build.clone());
+    details.other_catalogue.iter().for_each(|difference| line("catalogue", difference.clone()));
     line("plugin ABI", format!("{}, needs a core of minor {} or later", details.abi, details.min_core_minor));
     line("flags", or_none(&details.flags));
     line("optional tables", or_none(&details.tables));

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use deepinfer_runtime::SearchPath;
+use deepinfer_runtime::{CatalogueId, SearchPath};
 
 use crate::args::{Language, PluginNewArgs};
 use crate::failure::Failure;
@@ -100,29 +100,39 @@ fn parent_of(folder: &Path) -> &Path {
     folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The folder of the Rust SDK as an absolute path: that which is named, or that of the source tree of this program.
+/// The folder of the Rust SDK as an absolute path: that which is named, or that of the source tree of this program. A plugin of
+/// another catalogue would lack ops, or be refused in the first call, so the SDK must be of this one.
 fn sdk_of(given: Option<&Path>) -> anyhow::Result<String> {
     let folder = given.unwrap_or(Path::new(OWN_SDK));
-    let is_sdk = |folder: &Path| {
-        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
-        manifest.lines().any(|line| line.trim() == "name = \"deepinfer-plugin-api\"")
+    let which = match given {
+        Some(given) => format!("--sdk {}", given.display()),
+        None => format!("{OWN_SDK}, where this program was built"),
     };
-    if !is_sdk(folder) {
-        match given {
-            Some(given) => bail!(
-                "--sdk {}: this is not the folder plugin-api of DeepInfer: its Cargo.toml is not that of \
-                 deepinfer-plugin-api",
-                given.display()
-            ),
-            None => bail!(
-                "the Rust SDK is not where this program was built; name the folder plugin-api of a checkout of DeepInfer \
-                 with --sdk"
-            ),
+    let wanted = "name the folder plugin-api of a checkout of DeepInfer of this version with --sdk";
+    let read = |path: &str| fs::read_to_string(folder.join(path)).unwrap_or_default();
+    let manifest = read("Cargo.toml");
+    if !manifest.lines().any(|line| line.trim() == "name = \"deepinfer-plugin-api\"") {
+        bail!("{which}: this is not the Rust SDK, since its Cargo.toml is not that of deepinfer-plugin-api; {wanted}");
+    }
+    let ours = CatalogueId::ours().digest;
+    match digest_of(&read("src/generated.rs")) {
+        Some(digest) if digest == ours => {}
+        digest => {
+            let theirs = digest.map_or("unknown".to_owned(), |digest| format!("{digest:016x}"));
+            bail!(
+                "{which}: this SDK has another catalogue of ops ({theirs}) than this program ({ours:016x}); {wanted}"
+            );
         }
     }
     let absolute = folder.canonicalize().with_context(|| format!("{}", folder.display()))?;
     let text = absolute.to_str().map(str::to_owned);
     text.with_context(|| format!("{}: Cargo.toml can only hold paths that are UTF-8", absolute.display()))
+}
+
+/// The digest of the catalogue in the generated source of an SDK.
+fn digest_of(generated: &str) -> Option<u64> {
+    let line = generated.lines().find_map(|line| line.strip_prefix("pub const DIGEST: u64 = 0x"))?;
+    u64::from_str_radix(line.trim_end_matches(';'), 16).ok()
 }
 
 /// A folder that is removed again unless it became the project.
@@ -183,6 +193,29 @@ mod tests {
         for name in ["npu", "my", "vendor", "deepinfer-fast"] {
             assert_eq!(namesake(name, &directories), None, "{name}");
         }
+    }
+
+    /// Of another version, of no version, and of this one.
+    #[test]
+    fn the_sdk_must_have_the_catalogue_of_this_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let refusal = || sdk_of(Some(folder.path())).unwrap_err().to_string();
+        assert!(refusal().contains("is not the Rust SDK"), "{}", refusal());
+        fs::write(folder.path().join("Cargo.toml"), "[package]\nname = \"deepinfer-plugin-api\"\n").unwrap();
+        assert!(refusal().contains("another catalogue of ops (unknown)"), "{}", refusal());
+        fs::create_dir(folder.path().join("src")).unwrap();
+        let write = |digest: u64| {
+            let text = format!("// Generated.\npub const DIGEST: u64 = {digest:#018x};\n");
+            fs::write(folder.path().join("src/generated.rs"), text).unwrap();
+        };
+        let ours = CatalogueId::ours().digest;
+        write(ours ^ 1);
+        let other = format!("another catalogue of ops ({:016x}) than this program ({ours:016x})", ours ^ 1);
+        assert!(refusal().contains(&other), "{}", refusal());
+        write(ours);
+        assert_eq!(Path::new(&sdk_of(Some(folder.path())).unwrap()), folder.path().canonicalize().unwrap());
+        // The source tree of this program has it.
+        assert!(sdk_of(None).unwrap().ends_with("plugin-api"));
     }
 
     #[test]
