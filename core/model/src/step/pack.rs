@@ -68,10 +68,15 @@ impl Pack {
         Ok((At(self.arrays.len() - 1), &mut self.bytes[start..end]))
     }
 
+    /// All arrays.
+    pub(super) fn packed(&self) -> &[u8] {
+        &self.bytes[..self.end]
+    }
+
     /// Takes all arrays to the device, without a wait.
     pub(super) fn upload(&self, device: &dyn Device, arena: &Arena) -> Result<Uploaded<'_>, OpError> {
         let whole = arena.tensor(Format::U8, &[self.end])?;
-        device.upload_staged(&whole, &self.bytes[..self.end])?;
+        device.upload_staged(&whole, self.packed())?;
         Ok(Uploaded { whole, arrays: &self.arrays })
     }
 }
