@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 use std::process::Command;
 
-use deepinfer_ops::{Dispatch, OpCall};
+use deepinfer_ops::{Device, Dispatch, Format, OpCall, Tensor};
 use deepinfer_runtime::{CommandList, OpenDevice};
 
 thread_local! {
@@ -78,6 +78,20 @@ fn a_launch_allocates_nothing() {
     let list = device.record(|| calls.iter().try_for_each(|call| device.dispatch(&**call))).unwrap();
     assert_eq!(list.len(), 16);
     assert_eq!(allocations(|| (0..1000).for_each(|_| device.launch(&list).unwrap())), 0);
+}
+
+#[test]
+fn staged_copies_use_their_memory_again() {
+    let Some((_folder, device)) = null_backend::open() else { return };
+    let tensor = Tensor::plain(&device.allocate(256).unwrap(), 0, Format::I32, &[64]);
+    let round = || {
+        device.upload_staged(&tensor, &[1; 256]).unwrap();
+        device.upload_staged(&tensor, &[2; 100]).unwrap();
+        device.download_later(&tensor).unwrap().wait().unwrap();
+    };
+    (0..10).for_each(|_| round());
+    let found = allocations(|| (0..1000).for_each(|_| round()));
+    assert_eq!(found, 1000, "one for the handle of each download, none for bytes and events");
 }
 
 /// Calls that are counted.

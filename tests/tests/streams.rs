@@ -73,6 +73,34 @@ fn memory_is_freed_when_every_stream_that_had_work_was_waited_for() {
 }
 
 #[test]
+fn memory_is_freed_when_a_download_behind_its_last_work_is_there() {
+    let Some((_folder, path, backend)) = c_backend() else { return };
+    let device = backend.open(0).unwrap();
+    let live = || probe(&path, "probe_live_buffers");
+    let (source, first, second) =
+        (floats(&device, &[4], &[5.0; 4]), floats(&device, &[4], &[1.0; 4]), floats(&device, &[4], &[1.0; 4]));
+    device.fill(&first, 1).unwrap();
+    device.fill(&second, 1).unwrap();
+    let before = live();
+    drop(first);
+    let mut download = device.download_later(&source).unwrap();
+    let with_download = live();
+    // Dropped behind the mark: its work may be, too.
+    drop(second);
+    assert_eq!(live(), with_download);
+    assert_eq!(download.wait().unwrap(), f32_bytes(&[5.0; 4]));
+    assert_eq!(live(), with_download - 1, "the one that was dropped before the download");
+    drop(download);
+    device.download_later(&source).unwrap().wait().unwrap();
+    assert_eq!(live(), with_download - 2);
+    // The bytes of the first download serve the second.
+    assert!(with_download - before <= 1);
+    drop(source);
+    drop(device);
+    assert_eq!((probe(&path, "probe_live_devices"), probe(&path, "probe_breaches")), (0, 0));
+}
+
+#[test]
 fn plans_and_events_outlive_the_work_that_uses_them() {
     let Some((_folder, path, backend)) = c_backend() else { return };
     let (first, second) = {
