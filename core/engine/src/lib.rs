@@ -23,6 +23,7 @@ mod sequence;
 mod staging;
 mod step_loop;
 mod text;
+mod thread;
 
 pub use engine::{Completion, Engine};
 pub use error::{EngineError, RequestError};
@@ -38,4 +39,5 @@ pub mod batching {
     pub use crate::builder::{BuildError, EngineBuilder, EngineConfig};
     pub use crate::output::{Completion, RequestOutput, StopReason, TokenEvent};
     pub use crate::step_loop::{Engine, Event, StepHook};
+    pub use crate::thread::{EngineHandle, EngineThread, RequestStream, RequestTimes, StreamEvent};
 }

@@ -55,7 +55,7 @@ pub enum Event {
 ///
 /// [`Engine::submit`] queues requests, [`Engine::step`] does a turn of work and [`Engine::events`] gives what came of it;
 /// [`Engine::run`] and [`Engine::run_all`] do all three until requests are done. There is no thread and no clock here: see
-/// the engine thread.
+/// [`EngineThread`](crate::batching::EngineThread).
 pub struct Engine {
     model: Model,
     tokenizer: Option<Arc<Tokenizer>>,
@@ -118,7 +118,7 @@ struct Forward {
 }
 
 impl Engine {
-    /// An engine for a model; its defaults are those of [`EngineConfig`](crate::EngineConfig).
+    /// An engine for a model; its defaults are those of [`EngineConfig`](crate::batching::EngineConfig).
     pub fn builder(model: Model) -> EngineBuilder {
         EngineBuilder::new(model)
     }

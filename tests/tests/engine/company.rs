@@ -1,0 +1,151 @@
+//! Requests beside each other give what they give alone.
+
+use std::collections::BTreeMap;
+
+use deepinfer_engine::batching::{Engine, EngineConfig, Event, RequestId, RequestOutput, Stats};
+use deepinfer_engine::{EngineError, FinishReason, Request, RequestError, SamplingParams};
+
+use crate::reference::{Expected, Reference, model};
+use crate::requests::{found, mixed, request, text_tokens};
+
+const VALID: usize = 48;
+
+/// 64 requests: 48 that run, 8 that are aborted, 4 that are invalid, 4 that are too long.
+struct Crowd {
+    requests: Vec<Request>,
+    /// Of the requests that run, what they must give; of the aborted ones, what they would give.
+    expected: Vec<Option<Vec<Expected>>>,
+}
+
+/// Turns of work after which the aborted requests are aborted, by the request's place.
+const ABORTS: [(usize, usize); 8] = [(3, 0), (11, 1), (19, 2), (27, 4), (35, 7), (43, 9), (51, 13), (59, 20)];
+
+impl Crowd {
+    fn new(reference: &Reference) -> Self {
+        let mut valid = mixed(VALID).into_iter();
+        let text = text_tokens();
+        let (mut requests, mut expected) = (Vec::new(), Vec::new());
+        for place in 0..64 {
+            if ABORTS.iter().any(|(aborted, _)| *aborted == place) {
+                let params = SamplingParams {
+                    temperature: 0.9,
+                    seed: Some(place as u64),
+                    max_tokens: Some(40),
+                    ignore_eos: true,
+                    ..SamplingParams::default()
+                };
+                let aborted = request(place, &text[place..2 * place + 20], params);
+                expected.push(Some(vec![reference.run(&aborted, 0)]));
+                requests.push(aborted);
+                continue;
+            }
+            let refused = match place % 16 {
+                6 => Some(request(place, &[5, 4096], SamplingParams::default())),
+                14 => Some(request(place, &vec![5; 5000], SamplingParams::default())),
+                _ => None,
+            };
+            if let Some(refused) = refused {
+                requests.push(refused);
+                expected.push(None);
+                continue;
+            }
+            let runs = valid.next().expect("48 places are left");
+            expected.push(Some((0..runs.params.n).map(|child| reference.run(&runs, child)).collect()));
+            requests.push(runs);
+        }
+        assert!(valid.next().is_none());
+        Self { requests, expected }
+    }
+
+    /// Runs all of them at once and compares.
+    fn check(&self, what: &str, config: EngineConfig) -> Stats {
+        let mut engine = Engine::builder(model()).config(config).build().expect("an engine");
+        let mut places: BTreeMap<RequestId, usize> = BTreeMap::new();
+        let mut outputs: BTreeMap<usize, RequestOutput> = BTreeMap::new();
+        for (place, request) in self.requests.iter().enumerate() {
+            match (engine.submit(request.clone()), &self.expected[place]) {
+                (Ok(id), Some(_)) => assert!(places.insert(id, place).is_none()),
+                (Err(EngineError::Request(error)), None) => {
+                    let right = matches!(
+                        (place % 16, &error),
+                        (6, RequestError::TokenOutOfRange { index: 1, id: 4096, .. })
+                            | (14, RequestError::PromptTooLong { tokens: 5000, context: 4096 })
+                    );
+                    assert!(right, "{what}, request {place}: {error}");
+                }
+                (other, _) => panic!("{what}, request {place}: {other:?}"),
+            }
+        }
+        let mut turn = 0;
+        while engine.has_work() {
+            for (place, _) in ABORTS.iter().filter(|(_, after)| *after == turn) {
+                let id = places.iter().find(|(_, at)| *at == place).expect("it was submitted").0;
+                assert!(engine.abort(*id), "{what}: request {place} ended before turn {turn}");
+                assert!(!engine.abort(*id), "a request ends once");
+            }
+            engine.step();
+            for (id, event) in engine.events() {
+                if let Event::Finished(output) = event {
+                    assert!(outputs.insert(places[&id], *output).is_none());
+                }
+            }
+            turn += 1;
+        }
+        let stats = engine.stats();
+        assert_eq!((stats.running, stats.waiting, stats.in_flight), (0, 0, 0), "{what}");
+        assert_eq!((stats.free_pages, stats.retiring_pages), (stats.usable_pages, 0), "{what}: pages are lost");
+        for (place, expected) in self.expected.iter().enumerate() {
+            let Some(expected) = expected else { continue };
+            let output = &outputs[&place];
+            assert_eq!(output.id, self.requests[place].id);
+            assert_eq!(output.outputs.len(), expected.len());
+            let is_aborted = ABORTS.iter().any(|(aborted, _)| *aborted == place);
+            for (completion, expected) in output.outputs.iter().zip(expected) {
+                let found = found(output, completion);
+                if is_aborted {
+                    assert_eq!(completion.finish_reason, FinishReason::Abort);
+                    assert!(expected.tokens.starts_with(&found.tokens), "{what}, aborted request {place}");
+                    continue;
+                }
+                assert_eq!(&found, expected, "{what}, request {place}: {:?}", self.requests[place].params);
+                let reason = if expected.stopped { FinishReason::Stop } else { FinishReason::Length };
+                assert_eq!(completion.finish_reason, reason, "{what}, request {place}");
+            }
+        }
+        stats
+    }
+}
+
+fn config(max_num_seqs: usize, max_num_batched_tokens: usize, pages: usize) -> EngineConfig {
+    EngineConfig { max_num_seqs, max_num_batched_tokens, pages: Some(pages), ..EngineConfig::default() }
+}
+
+#[test]
+fn a_crowd_gives_what_each_request_gives_alone() {
+    let crowd = Crowd::new(&Reference::new());
+    for (asynchronous, prefix_caching, tight) in [
+        (true, true, false),
+        (true, false, false),
+        (true, true, true),
+        (true, false, true),
+        (false, true, true),
+        (false, false, false),
+    ] {
+        let what = format!("asynchronous {asynchronous}, prefix caching {prefix_caching}, tight {tight}");
+        let mut config = EngineConfig {
+            max_num_seqs: 64,
+            async_scheduling: asynchronous,
+            prefix_caching,
+            ..EngineConfig::default()
+        };
+        (config.pages, config.max_num_batched_tokens) = (Some(256), 512);
+        if tight {
+            // Requests have up to three pages.
+            (config.pages, config.max_num_batched_tokens, config.watermark) = (Some(6), 70, 0.0);
+        }
+        let stats = crowd.check(&what, config);
+        assert_eq!(stats.preemptions > 0, tight, "{what}: {stats:?}");
+        assert_eq!(stats.hit_tokens > 0, prefix_caching, "{what}: {stats:?}");
+        assert_eq!(stats.discarded_rows > 0, asynchronous, "{what}: {stats:?}");
+    }
+}
