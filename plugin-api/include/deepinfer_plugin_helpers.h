@@ -224,20 +224,26 @@ static inline uint64_t di_mul(uint64_t a, uint64_t b) { return a != 0 && b > UIN
 /* First byte. */
 static inline char *di_address(const DiTensor *t) { return (char *)t->data + t->byte_offset; }
 
-/* The tensor has `rank` dimensions and one of `formats`, its last dimension is contiguous, it is aligned to its elements,
- * and all of them lie within nbytes. After this, di_row gives addresses that may be used. */
-static inline DiError *di_check_tensor(DiCall call, const char *name, const DiTensor *t, int32_t rank, uint32_t formats) {
+/* Whether some extent is 0. */
+static inline int di_is_empty(const DiTensor *t) {
+  int32_t dim;
+  for (dim = 0; dim < t->ndim; ++dim)
+    if (t->shape[dim] == 0) return 1;
+  return 0;
+}
+
+/* The tensor has `rank` dimensions and one of `formats`, its last dimension is contiguous, and all elements lie within
+ * nbytes. Its memory is not looked at: this is the check of `supports` and `plan`, which see no data. After it, the shape and
+ * the strides of all `rank` dimensions may be read. */
+static inline DiError *di_check_shape(DiCall call, const char *name, const DiTensor *t, int32_t rank, uint32_t formats) {
   uint64_t last = 0;
   uint32_t format;
-  int is_empty = 0;
   int32_t dim;
   if (t->ndim != rank) return di_refuse(call, "%s has %" PRId32 " dimensions, but needs %" PRId32, name, t->ndim, rank);
   if (rank > 0 && (t->shape == NULL || t->strides == NULL)) return di_refuse(call, "%s has no shape or no strides", name);
-  for (dim = 0; dim < rank; ++dim) {
+  for (dim = 0; dim < rank; ++dim)
     if (t->shape[dim] < 0)
       return di_refuse(call, "%s has the negative extent %" PRId64 " in dimension %" PRId32, name, t->shape[dim], dim);
-    is_empty |= t->shape[dim] == 0;
-  }
   format = di_format(t);
   if ((format & formats) == 0) {
     char list[128] = "";
@@ -248,7 +254,7 @@ static inline DiError *di_check_tensor(DiCall call, const char *name, const DiTe
     }
     return di_refuse(call, "%s is %s, but must be %s", name, di_format_name(format), list);
   }
-  if (is_empty) return NULL;
+  if (di_is_empty(t)) return NULL;
   for (dim = 0; dim < rank; ++dim) {
     int64_t extent = t->shape[dim], stride = t->strides[dim];
     uint64_t reach;
@@ -261,6 +267,14 @@ static inline DiError *di_check_tensor(DiCall call, const char *name, const DiTe
   if (last >= UINT64_MAX / 64 || ((last + 1) * t->bits + 7) / 8 > t->nbytes)
     return di_refuse(call, "%s reaches to element %" PRIu64 " of %u bits, but has %" PRIu64 " bytes", name, last,
                      (unsigned)t->bits, t->nbytes);
+  return NULL;
+}
+
+/* As di_check_shape, and the tensor has memory, aligned to its elements. After this, di_row gives addresses that may be
+ * used. */
+static inline DiError *di_check_tensor(DiCall call, const char *name, const DiTensor *t, int32_t rank, uint32_t formats) {
+  DiError *error = di_check_shape(call, name, t, rank, formats);
+  if (error != NULL || di_is_empty(t)) return error;
   if (t->data == NULL) return di_refuse(call, "%s has no memory", name);
   if (t->bits >= 8 && (uintptr_t)di_address(t) % (t->bits / 8u) != 0)
     return di_refuse(call, "%s lies at an address that is not a multiple of %u", name, t->bits / 8u);

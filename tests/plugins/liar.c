@@ -37,7 +37,7 @@
 #define _DEFAULT_SOURCE
 #include "liar_ops.h"
 
-static char fault[32];
+static char fault[64];
 
 static int has(const char *name) { return strcmp(fault, name) == 0; }
 

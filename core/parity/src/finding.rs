@@ -29,6 +29,8 @@ pub struct Finding {
 /// A conclusion from what failing cases have in common is drawn where it would come about by chance less often than this.
 const CHANCE: f64 = 0.05;
 
+/// What tests of allocations, copies and fills stand under.
+const MEMORY: &str = "memory";
 /// Calls without a property that must pass before it is what the failing ones have in common.
 const FEWEST: usize = 3;
 
@@ -48,6 +50,11 @@ pub fn findings(lines: &[Line]) -> Vec<Finding> {
 fn in_one(found: Vec<Finding>) -> Vec<Finding> {
     let (set_up, mut others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.fault == Fault::SetUp);
     let (count, cases) = (set_up.len(), set_up.iter().map(|found| found.cases).sum());
+    // Where memory itself is found to be wrong, that is why.
+    if let Some(memory) = others.iter_mut().find(|found| found.op == MEMORY).filter(|_| count > 0) {
+        let _ = write!(memory.sentence, "; {cases} cases of other subjects cannot be set up");
+        return others;
+    }
     if let Some(first) = set_up.into_iter().next() {
         let sentence = match count {
             1 => first.sentence,
@@ -170,6 +177,13 @@ fn without_consequences(groups: &mut Vec<Group<'_>>) {
                 | Fault::BatchDependent
                 | Fault::SizeEquality
                 | Fault::StaleWorkspace
+                | Fault::UnwrittenOutput
+                | Fault::RaggedEdge
+                | Fault::TieBreak
+                | Fault::NanSwallowed
+                | Fault::OneFormat
+                | Fault::OneContent
+                | Fault::WrongResult
         ),
         _ => false,
     };

@@ -168,8 +168,12 @@ fn refused_by_plugin(device: &OpenDevice, base: &Call, wrong: &Wrong, name: &'st
             let text = format!("{}: {}: {error}", wrong.what, error.origin);
             return Err(Problem::named(Fault::Panic, text));
         }
+        Answer::Refused(function, error) if error.is_panic() => {
+            let text = format!("{}, past the checks of the core, {function}: {}", wrong.what, error.message);
+            return Err(Problem::named(Fault::Panic, text));
+        }
         Answer::Refused(_, error) if error.is_lasting() => return Err(said(format!("it broke the device: {error}"))),
-        Answer::Refused(_, error) => names_it(&error.to_string(), wrong).map_err(said)?,
+        Answer::Refused(_, error) => names_it(&format!("{}: {}", error.origin, error.message), wrong).map_err(said)?,
         Answer::Declined | Answer::Planned | Answer::Absent => {}
     }
     nothing_is_written(device, &right, wrong)?;

@@ -6,7 +6,7 @@ mod memory;
 mod streams;
 
 use deepinfer_ops::{Allocation, Device, Format, Tensor};
-use deepinfer_parity::{Fault, Level, Outcome};
+use deepinfer_parity::{Failure, Fault, Level, Outcome};
 use deepinfer_runtime::OpenDevice;
 
 use super::task::WholeCase;
@@ -21,7 +21,7 @@ macro_rules! whole_cases {
             name: $name,
             level: Level::$level,
             fault: [$(Some(Fault::$fault),)? None][0],
-            run: |target| $run(target).map_or_else(Outcome::failed, |()| Outcome::Passed { share: None }),
+            run: |target| $run(target).map_or_else(Problem::into_outcome, |()| Outcome::Passed { share: None }),
         }),*];
     };
 }
@@ -57,17 +57,42 @@ whole_cases! {
 whole_cases! {
     /// What is left after everything: they run last.
     LAST_CASES:
+    L5 "memory" "given-back" memory::memory_is_given_back;
     L1 "device" "leaked threads" ending::no_thread_is_left;
     L1 "device" "close" ending::device_closes;
     L5 "device" "shutdown" ending::threads_end_with_the_backend;
 }
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
+/// Why a case fails.
+enum Problem {
+    /// What it looks for is so.
+    Found(String),
+    /// Something that it needs, and that other cases test, does not work.
+    SetUp(String),
 }
 
-fn ensure(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(problem()) }
+impl Problem {
+    fn into_outcome(self) -> Outcome {
+        match self {
+            Self::Found(problem) => Outcome::failed(problem),
+            Self::SetUp(problem) => Outcome::Failed(Failure::new(problem).of(Fault::SetUp)),
+        }
+    }
+}
+
+impl From<String> for Problem {
+    fn from(problem: String) -> Self {
+        Self::Found(problem)
+    }
+}
+
+/// An error of a step on the way to what a case looks for.
+fn text(error: impl std::fmt::Display) -> Problem {
+    Problem::SetUp(error.to_string())
+}
+
+fn ensure(holds: bool, problem: impl FnOnce() -> String) -> Result<(), Problem> {
+    if holds { Ok(()) } else { Err(Problem::Found(problem())) }
 }
 
 fn bytes(memory: &Allocation, offset: usize, len: usize) -> Tensor {
@@ -79,17 +104,18 @@ fn pattern(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 167 + salt * 59) >> 3 ^ i) as u8).collect()
 }
 
-fn download(device: &OpenDevice, tensor: &Tensor) -> Result<Vec<u8>, String> {
+fn download(device: &OpenDevice, tensor: &Tensor) -> Result<Vec<u8>, Problem> {
     let mut out = vec![0xEE; tensor.bytes()];
     device.download(tensor, &mut out).map_err(text)?;
     Ok(out)
 }
 
-fn expect_bytes(what: &str, found: &[u8], wanted: &[u8]) -> Result<(), String> {
+fn expect_bytes(what: &str, found: &[u8], wanted: &[u8]) -> Result<(), Problem> {
     match found.iter().zip(wanted).position(|(a, b)| a != b) {
         None => Ok(()),
         Some(i) => {
-            Err(format!("{what}: byte {i} of {} is {:#04x}, expected {:#04x}", wanted.len(), found[i], wanted[i]))
+            let (found, expected) = (found[i], wanted[i]);
+            Err(format!("{what}: byte {i} of {} is {found:#04x}, expected {expected:#04x}", wanted.len()).into())
         }
     }
 }

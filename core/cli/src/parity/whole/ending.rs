@@ -7,7 +7,7 @@ use deepinfer_ops::Device;
 use deepinfer_parity::{Check, cases, run_case};
 use deepinfer_runtime::{OpenDevice, conformance};
 
-use super::{bytes, ensure, text};
+use super::{Problem, bytes, ensure, text};
 use crate::parity::worker::Target;
 
 /// The case that closes the device that the cases of ops have used: the last one of their process.
@@ -50,7 +50,7 @@ fn run_ops(target: &Target, device: &OpenDevice) {
 
 /// Opens, works and closes several times. Threads that the first time leaves behind are a pool that is kept; more of them
 /// each time are a leak.
-pub(super) fn no_thread_is_left(target: &Target) -> Result<(), String> {
+pub(super) fn no_thread_is_left(target: &Target) -> Result<(), Problem> {
     target.close_shared();
     let Some(before) = threads() else { return Ok(()) };
     let mut after = Vec::new();
@@ -72,14 +72,14 @@ pub(super) fn no_thread_is_left(target: &Target) -> Result<(), String> {
     })
 }
 
-pub(super) fn device_closes(target: &Target) -> Result<(), String> {
+pub(super) fn device_closes(target: &Target) -> Result<(), Problem> {
     target.close_shared();
     Ok(())
 }
 
 /// Works, closes, and shuts the backend down, which joins every thread that it has started. A backend without the function
 /// has none to join but for a pool that it keeps.
-pub(super) fn threads_end_with_the_backend(target: &Target) -> Result<(), String> {
+pub(super) fn threads_end_with_the_backend(target: &Target) -> Result<(), Problem> {
     target.close_shared();
     let device = target.open()?;
     run_ops(target, &device);

@@ -3,15 +3,25 @@
 use deepinfer_ops::{Allocation, Device, OpError, Tensor};
 use deepinfer_runtime::OpenDevice;
 
-use super::{bytes, download, ensure, expect_bytes, pattern, text};
+use super::{Problem, bytes, download, ensure, expect_bytes, pattern};
 use crate::parity::worker::Target;
 
-pub(super) fn figures_are_possible(target: &Target) -> Result<(), String> {
+/// Rounds in which memory is taken and given back, and those before, in which a pool may grow.
+const ROUNDS: (usize, usize) = (8, 3);
+/// Bytes per round.
+const PER_ROUND: usize = 16 << 20;
+
+/// Whatever fails here is what is looked for.
+fn text(error: impl std::fmt::Display) -> Problem {
+    Problem::Found(error.to_string())
+}
+
+pub(super) fn figures_are_possible(target: &Target) -> Result<(), Problem> {
     let (free, total) = target.open()?.memory().map_err(text)?;
     ensure(total > 0 && free <= total, || format!("{free} bytes are free of {total}"))
 }
 
-pub(super) fn allocations_are_aligned_and_apart(target: &Target) -> Result<(), String> {
+pub(super) fn allocations_are_aligned_and_apart(target: &Target) -> Result<(), Problem> {
     let device = target.open()?;
     let sizes = [1, 255, 256, 257, 4096, 1 << 20];
     let all = sizes.map(|size| device.allocate(size));
@@ -31,7 +41,7 @@ pub(super) fn allocations_are_aligned_and_apart(target: &Target) -> Result<(), S
     device.allocate(0).map(drop).map_err(text)
 }
 
-pub(super) fn copies_come_back(target: &Target) -> Result<(), String> {
+pub(super) fn copies_come_back(target: &Target) -> Result<(), Problem> {
     let device = target.open()?;
     for size in [1, 3, 255, 256, 257, 65_537, 4 << 20] {
         let memory = device.allocate(size).map_err(text)?;
@@ -43,7 +53,7 @@ pub(super) fn copies_come_back(target: &Target) -> Result<(), String> {
 }
 
 /// Writes the middle of a tensor and looks at what lies around it.
-fn around(device: &OpenDevice, write: impl Fn(&Tensor) -> Result<Vec<u8>, OpError>) -> Result<(), String> {
+fn around(device: &OpenDevice, write: impl Fn(&Tensor) -> Result<Vec<u8>, OpError>) -> Result<(), Problem> {
     for (start, len) in [(0, 1), (1, 1), (7, 256), (300, 33), (1000, 24)] {
         let memory = device.allocate(1024).map_err(text)?;
         let (whole, mut wanted) = (bytes(&memory, 0, 1024), pattern(1024, start));
@@ -57,7 +67,7 @@ fn around(device: &OpenDevice, write: impl Fn(&Tensor) -> Result<Vec<u8>, OpErro
     Ok(())
 }
 
-pub(super) fn copies_stay_within_their_tensor(target: &Target) -> Result<(), String> {
+pub(super) fn copies_stay_within_their_tensor(target: &Target) -> Result<(), Problem> {
     let device = target.open()?;
     around(&device, |part| {
         let sent = pattern(part.bytes(), 99);
@@ -65,7 +75,7 @@ pub(super) fn copies_stay_within_their_tensor(target: &Target) -> Result<(), Str
     })
 }
 
-pub(super) fn fills_stay_within_their_tensor(target: &Target) -> Result<(), String> {
+pub(super) fn fills_stay_within_their_tensor(target: &Target) -> Result<(), Problem> {
     let device = target.open()?;
     for byte in [0, 0x5A, 0xFF] {
         around(&device, |part| device.fill(part, byte).map(|()| vec![byte; part.bytes()]))?;
@@ -73,17 +83,17 @@ pub(super) fn fills_stay_within_their_tensor(target: &Target) -> Result<(), Stri
     Ok(())
 }
 
-pub(super) fn too_much_is_refused(target: &Target) -> Result<(), String> {
+pub(super) fn too_much_is_refused(target: &Target) -> Result<(), Problem> {
     let device = target.open()?;
     match device.allocate(1 << 60) {
-        Ok(_) => return Err("2^60 bytes are given".to_owned()),
-        Err(error @ OpError::DeviceLost(_)) => return Err(format!("asking for 2^60 bytes: {error}")),
+        Ok(_) => return Err("2^60 bytes are given".to_owned().into()),
+        Err(error @ OpError::DeviceLost(_)) => return Err(format!("asking for 2^60 bytes: {error}").into()),
         Err(_) => {}
     }
-    device.allocate(1 << 20).map(drop).map_err(|error| format!("after a refusal: {error}"))
+    Ok(device.allocate(1 << 20).map(drop).map_err(|error| format!("after a refusal: {error}"))?)
 }
 
-pub(super) fn freed_memory_can_be_had_again(target: &Target) -> Result<(), String> {
+pub(super) fn freed_memory_can_be_had_again(target: &Target) -> Result<(), Problem> {
     let device = target.open()?;
     let (free, _) = device.memory().map_err(text)?;
     // In all more than there is, but never more than a part at once.
@@ -95,4 +105,44 @@ pub(super) fn freed_memory_can_be_had_again(target: &Target) -> Result<(), Strin
         expect_bytes("the last byte", &download(&device, &last)?, &[round][..1.min(size)])?;
     }
     Ok(())
+}
+
+/// Opens the device, takes memory, gives it back and closes, again and again. Neither the free memory of the device nor the
+/// memory of this process may go with it; a pool keeps what it has, and does not grow.
+pub(super) fn memory_is_given_back(target: &Target) -> Result<(), Problem> {
+    let round = || -> Result<u64, Problem> {
+        let device = target.open()?;
+        for byte in 0..4 {
+            let memory = device.allocate(PER_ROUND / 4).map_err(text)?;
+            // Memory that nobody has written may not be there yet.
+            device.fill(&bytes(&memory, 0, PER_ROUND / 4), byte).map_err(text)?;
+            device.synchronize().map_err(text)?;
+        }
+        device.synchronize().map_err(text)?;
+        Ok(device.memory().map_err(text)?.0)
+    };
+    (0..ROUNDS.1).try_for_each(|_| round().map(drop))?;
+    let (free, resident) = (round()?, resident_bytes());
+    let mut free_at_last = free;
+    for _ in 0..ROUNDS.0 {
+        free_at_last = round()?;
+    }
+    let (taken, mib) = ((ROUNDS.0 * PER_ROUND) as u64, |bytes: u64| bytes >> 20);
+    let problem = |whose: &str, more: u64| {
+        let (taken, more) = (mib(taken), mib(more));
+        format!("{taken} MiB were taken and given back in {} rounds, and {more} MiB of {whose} are gone", ROUNDS.0)
+    };
+    // Others may use the device meanwhile: half of all that was taken is more than chance.
+    let lost = free.saturating_sub(free_at_last);
+    ensure(lost < taken / 2, || problem("the device's memory", lost))?;
+    let (Some(before), Some(after)) = (resident, resident_bytes()) else { return Ok(()) };
+    let grown = after.saturating_sub(before);
+    ensure(grown < taken / 2, || problem("the memory of the process", grown))
+}
+
+/// Memory of this process that is there, in bytes; `None` where the system does not tell.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }

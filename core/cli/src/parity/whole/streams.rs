@@ -3,10 +3,10 @@
 use deepinfer_ops::{Device, Tensor};
 use deepinfer_runtime::{OpenDevice, conformance};
 
-use super::{bytes, download, ensure, expect_bytes, pattern, text};
+use super::{Problem, bytes, download, ensure, expect_bytes, pattern, text};
 use crate::parity::worker::Target;
 
-pub(super) fn work_runs_in_order(target: &Target) -> Result<(), String> {
+pub(super) fn work_runs_in_order(target: &Target) -> Result<(), Problem> {
     const LEN: usize = 1 << 20;
     let device = target.open()?;
     let memory = device.allocate(LEN).map_err(text)?;
@@ -24,7 +24,7 @@ pub(super) fn work_runs_in_order(target: &Target) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn events_come_to_pass(target: &Target) -> Result<(), String> {
+pub(super) fn events_come_to_pass(target: &Target) -> Result<(), Problem> {
     let device = target.open()?;
     let memory = device.allocate(1 << 20).map_err(text)?;
     let mut events = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn events_come_to_pass(target: &Target) -> Result<(), String> {
     ensure(events[0].is_done().map_err(text)?, || "an event is undone when its device is closed".to_owned())
 }
 
-pub(super) fn two_devices_do_not_mix(target: &Target) -> Result<(), String> {
+pub(super) fn two_devices_do_not_mix(target: &Target) -> Result<(), Problem> {
     let devices = [target.open()?, target.open()?];
     let mut tensors = Vec::new();
     for (device, byte) in devices.iter().zip([1, 2]) {
@@ -58,13 +58,13 @@ pub(super) fn two_devices_do_not_mix(target: &Target) -> Result<(), String> {
 }
 
 /// A tensor of bytes in memory of its own.
-fn fresh(device: &OpenDevice, len: usize) -> Result<Tensor, String> {
+fn fresh(device: &OpenDevice, len: usize) -> Result<Tensor, Problem> {
     Ok(bytes(&device.allocate(len).map_err(text)?, 0, len))
 }
 
 /// Much work on one stream, and on another a copy of its result that waits for the event behind it. A stream that does not
 /// wait copies what was there before.
-pub(super) fn a_stream_waits_for_an_event(target: &Target) -> Result<(), String> {
+pub(super) fn a_stream_waits_for_an_event(target: &Target) -> Result<(), Problem> {
     const LEN: usize = 4 << 20;
     const MUCH: u8 = 16;
     let first = target.open()?;
@@ -89,12 +89,12 @@ pub(super) fn a_stream_waits_for_an_event(target: &Target) -> Result<(), String>
     Ok(())
 }
 
-pub(super) fn an_unrecorded_event_holds_nobody_up(target: &Target) -> Result<(), String> {
-    conformance::wait_for_unrecorded_event(&target.open()?)
+pub(super) fn an_unrecorded_event_holds_nobody_up(target: &Target) -> Result<(), Problem> {
+    Ok(conformance::wait_for_unrecorded_event(&target.open()?)?)
 }
 
 /// Turn by turn, work is queued on two streams and never waited for; each has memory of its own.
-pub(super) fn two_streams_do_not_mix(target: &Target) -> Result<(), String> {
+pub(super) fn two_streams_do_not_mix(target: &Target) -> Result<(), Problem> {
     const LEN: usize = 1 << 18;
     let first = target.open()?;
     let streams = [first.new_stream().map_err(text)?, first.new_stream().map_err(text)?];
@@ -116,7 +116,7 @@ pub(super) fn two_streams_do_not_mix(target: &Target) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn work_survives_its_stream(target: &Target) -> Result<(), String> {
+pub(super) fn work_survives_its_stream(target: &Target) -> Result<(), Problem> {
     const LEN: usize = 1 << 20;
     let device = target.open()?;
     let (source, copied) = (fresh(&device, LEN)?, fresh(&device, LEN)?);
