@@ -41,7 +41,6 @@ mod topology;
 pub use backend::{DeviceInfo, LoadedBackend, OpImpl, PluginError, missing_ops};
 pub use command_list::CommandList;
 pub use deepinfer_plugin_api::CatalogueId;
-pub use deepinfer_plugin_api::CatalogueId;
 pub use device::OpenDevice;
 pub use decide::{Chosen, Decision, Step, Tried, Verdict};
 pub use implementations::{OpenError, OpenOptions, Pin};
