@@ -37,7 +37,9 @@ fn conforms(library: &Path, ops: &[&str], seed: u64, number: Option<usize>) {
         for case in Check::ALL.into_iter().flat_map(|check| cases(op, check, seed, number)) {
             match run_case(&device, &case) {
                 Outcome::Passed { .. } => {}
-                Outcome::Unsupported { reason } => panic!("{case}, seed {seed}: not supported: {reason}"),
+                Outcome::Unsupported { reason } | Outcome::NotTried { reason } => {
+                    panic!("{case}, seed {seed}: did not run: {reason}")
+                }
                 Outcome::Failed(failure) => panic!("{case}, seed {seed}: {failure}\n{}", case.facts().call),
             }
         }

@@ -65,7 +65,7 @@ fn works(library: &Path, core: Core, least_ops: usize) {
     }
     let backend = RawBackend::start(&copy, core);
     let mut ran = 0;
-    for (op, calls) in known.into_iter().filter(|(op, _)| !backend.implementations(op).is_empty()) {
+    for (_, calls) in known.into_iter().filter(|(op, _)| !backend.implementations(op).is_empty()) {
         ran += usize::from(!calls.is_empty());
         for (check, case, call) in calls {
             let what = format!("{case} of {} under a core of minor {minor}", library.display());
