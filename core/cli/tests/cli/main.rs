@@ -8,6 +8,7 @@ mod broken_models;
 mod checkpoint;
 mod command;
 mod containment;
+mod hidden_faults;
 mod liar;
 mod lines;
 mod models;
