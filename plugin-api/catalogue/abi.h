@@ -5,7 +5,8 @@
  *  - fixed-width integers only; no C enums in structs, no bit fields, no bool;
  *  - a struct that may grow begins with struct_size, the bytes its writer knows. Read min(struct_size, your sizeof); a
  *    missing tail reads as zero, and zero means the old behaviour. Never test struct_size for equality;
- *  - a NULL DiError* is success; an error frees itself through its release function;
+ *  - a NULL DiError* is success; an error frees itself through its release function. What a call
+ *    that fails has written to its out-pointers means nothing: the plugin frees what it had made;
  *  - pointers in requests are borrowed for the call; pointers in replies live as long as the backend;
  *  - no panic or exception may leave the plugin. */
 #ifndef DEEPINFER_PLUGIN_H
@@ -124,6 +125,8 @@ typedef struct DiSupport {
   DiStr reason;
   uint32_t want_layout[8];
 } DiSupport;
+/* proto is a call without content: data is NULL in every tensor and in every tensor of scales. args of run are whole: no
+ * output and no in-place argument shares memory with another argument, and what is only read may not be written. */
 typedef DiError *(*DiSupportsFn)(DiBackend *, DiDevice *, const DiOpHeader *proto, DiSupport *out);
 typedef DiError *(*DiPlanFn)(DiBackend *, DiDevice *, const DiOpHeader *proto, DiPlan **out, DiPlanInfo *info);
 typedef DiError *(*DiRunFn)(DiBackend *, DiPlan *, DiStream *, const DiOpHeader *args);

@@ -298,10 +298,10 @@ pub struct DiSupport {
     pub want_layout: [u32; 8],
 }
 
-/// `supports` of an op entry. Data pointers of `proto` may be null.
+/// `supports` of an op entry. Data pointers of `proto` are null.
 pub type DiSupportsFn =
     unsafe extern "C" fn(*mut DiBackend, *mut DiDevice, *const DiOpHeader, *mut DiSupport) -> *mut DiError;
-/// `plan` of an op entry. Data pointers of `proto` may be null.
+/// `plan` of an op entry. Data pointers of `proto` are null.
 pub type DiPlanFn = unsafe extern "C" fn(
     *mut DiBackend,
     *mut DiDevice,

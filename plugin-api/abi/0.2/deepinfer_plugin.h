@@ -125,6 +125,8 @@ typedef struct DiSupport {
   DiStr reason;
   uint32_t want_layout[8];
 } DiSupport;
+/* proto is a call without content: data is NULL in every tensor and in every tensor of scales. args of run are whole: no
+ * output and no in-place argument shares memory with another argument, and what is only read may not be written. */
 typedef DiError *(*DiSupportsFn)(DiBackend *, DiDevice *, const DiOpHeader *proto, DiSupport *out);
 typedef DiError *(*DiPlanFn)(DiBackend *, DiDevice *, const DiOpHeader *proto, DiPlan **out, DiPlanInfo *info);
 typedef DiError *(*DiRunFn)(DiBackend *, DiPlan *, DiStream *, const DiOpHeader *args);
