@@ -17,8 +17,13 @@ struct Scaffold {
 impl Scaffold {
     #[track_caller]
     fn new(name: &'static str, lang: &str) -> Self {
+        Self::with(name, lang, &[])
+    }
+
+    #[track_caller]
+    fn with(name: &'static str, lang: &str, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let run = finish(command(&["plugin", "new", name, "--lang", lang]).current_dir(folder.path()));
+        let run = finish(command(&["plugin", "new", name, "--lang", lang]).args(more).current_dir(folder.path()));
         let text = run.succeeded_quietly();
         assert!(text.contains(&format!("cd {name}\n")), "{text}");
         Self { folder, name }
@@ -108,19 +113,192 @@ fn a_project_in_cpp() {
     make_project("cpp", &["include/deepinfer_plugin.hpp", "src/ops/gather.cpp", "src/ops_to_write.hpp"]);
 }
 
+/// A project in Rust, with an SDK that lies outside of every workspace.
+struct RustProject {
+    project: Scaffold,
+    /// Holds the SDK: nothing but a copy of the folder `plugin-api`.
+    _sdk: TempDir,
+}
+
+impl RustProject {
+    fn new() -> Self {
+        let elsewhere = tempfile::tempdir().unwrap();
+        let sdk = elsewhere.path().join("plugin-api");
+        copy_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugin-api"), &sdk);
+        Self { project: Scaffold::with("my-npu", "rust", &["--sdk", sdk.to_str().unwrap()]), _sdk: elsewhere }
+    }
+
+    /// Runs Cargo, warnings being errors. What the SDK depends on is on this machine; nothing is fetched.
+    fn cargo(&self, arguments: &[&str]) -> Run {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(self.project.root()).env("CARGO_TARGET_DIR", Self::target()).env_remove("RUSTFLAGS");
+        finish(cargo.args(arguments).args(["--offline", "--lib", "--", "-D", "warnings"]))
+    }
+
+    /// A folder that is kept, so that the dependencies are compiled once.
+    fn target() -> PathBuf {
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("scaffold")
+    }
+
+    #[track_caller]
+    fn build(&self) -> PathBuf {
+        let run = self.cargo(&["rustc"]);
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        Self::target().join("debug/libdeepinfer_my_npu.so")
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::write(self.project.root().join(path), text).unwrap();
+    }
+
+    /// Gives the project these modules of ops.
+    fn set_ops(&self, modules: &[(&str, &str)]) {
+        let mut list = String::new();
+        for (name, text) in modules {
+            list += &format!("mod {name};\n");
+            self.write(&format!("src/ops/{name}.rs"), text);
+        }
+        self.write("src/ops.rs", &list);
+    }
+
+    /// The kernels conform, and are the ones that ran.
+    #[track_caller]
+    fn conforms(&self, op: &str, implementation: &str) {
+        let library = self.build();
+        let library = library.to_str().unwrap();
+        let seen = deepinfer(&["plugin", "inspect", library]);
+        assert!(seen.succeeded().contains(&format!("{op}@1  {implementation}")), "{}", seen.stdout);
+        let run = deepinfer(&["parity", "--backend", library, "--profile", "none", "--ops", op, "--timeout", "120"]);
+        let text = run.succeeded();
+        // A call that the implementation declines is not supported, and no failure.
+        assert!(text.contains("pass") && !text.contains("FAILED"), "{text}");
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// A file of the SDK in this repository.
+fn of_the_sdk(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugin-api").join(path);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The only example in the documentation of what follows `begin`, whose lines begin with `mark`.
+#[track_caller]
+fn example(source: &str, begin: &str, mark: &str) -> String {
+    let (_, rest) = source.split_once(begin).unwrap_or_else(|| panic!("no {begin}"));
+    let fence = format!("{mark} ```\n");
+    let lines = rest.split(&fence).nth(1).expect("an example").lines();
+    let bare = lines.map(|line| line.strip_prefix(mark).expect("a line of documentation"));
+    bare.map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line))).collect()
+}
+
 #[test]
 fn a_project_in_rust() {
-    let project = Scaffold::new("my-npu", "rust");
-    // A folder that is kept: the SDK is compiled once.
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scaffold");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(project.root()).env("CARGO_TARGET_DIR", &target).env_remove("RUSTFLAGS");
-    // What the workspace depends on is on this machine; nothing is fetched.
-    let run = finish(cargo.args(["rustc", "--offline", "--lib", "--", "-D", "warnings"]));
-    assert_eq!(run.code, Some(0), "{}", run.stderr);
-    project.is_green(&target.join("debug/libdeepinfer_my_npu.so"));
-    let Some(run) = tool(&project.root(), "cargo-fmt", &["--check"], &[]) else { return };
-    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+    let rust = RustProject::new();
+    rust.project.is_green(&rust.build());
+    if let Some(run) = tool(&rust.project.root(), "cargo-fmt", &["--check"], &[]) {
+        assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+    }
+
+    // The examples of the documentation, word for word, are kernels that conform.
+    let front_page = example(&of_the_sdk("src/lib.rs"), "//! catalogue allows:\n", "//!");
+    rust.set_ops(&[("front_page", &front_page)]);
+    rust.conforms("rstd", "default");
+    let of_kernel = example(&of_the_sdk("src/sdk/kernel.rs"), "/// An `rstd` for rows of at most 1024 values", "///");
+    let guide = of_the_sdk("README.md");
+    let of_guide = guide.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    assert_eq!(of_guide, of_kernel, "the guide and the documentation of kernel! have one example");
+    rust.set_ops(&[("planned", of_guide)]);
+    rust.conforms("rstd", "planned");
+
+    // Mistakes in the macros are sentences, and nothing else is said.
+    let kernel = "fn rstd(_: &deepinfer_plugin_api::sdk::Cx<'_>, _: deepinfer_plugin_api::generated::RstdArgs<'_>) \
+                  -> Result<(), deepinfer_plugin_api::sdk::Fault> {\n    Ok(())\n}\n";
+    let vendor = |argument: &str| {
+        format!(
+            "deepinfer_plugin_api::vendor_op! {{\n    pub Scale \"npu_scale\" id 0x8000_0001 version 1 contract \
+             deepinfer_plugin_api::Contract::EXACT,\n    raw Raw, args Args, proto Proto {{ {argument} }}\n}}\n"
+        )
+    };
+    for (text, sentence) in [
+        (
+            "kernel!(Scale, rstd);",
+            "the catalogue has no op Scale; for an op of vendor_op!, write kernel!(vendor Scale, ..)",
+        ),
+        ("kernel!(Rstd);", "kernel! takes an op and its function"),
+        ("kernel!(Rstd, rstd, speed = 3);", "`speed = 3` is no option, or given twice; there are impl_name"),
+        ("kernel!(Rstd, rstd, priority = 3, priority = 4);", "`priority = 4` is no option, or given twice"),
+        (&vendor("factor: f64"), "an argument is In, Out, InOut, u32, i32 or f32, but not f64"),
+        ("deepinfer_plugin_api::vendor_op! { pub Scale id 1 }", "vendor_op! takes, in this order: pub Op"),
+    ] {
+        let text = text.replace("kernel!(", "deepinfer_plugin_api::kernel!(");
+        rust.set_ops(&[("mistake", &format!("#![allow(dead_code)]\n{kernel}{text}\n"))]);
+        let run = rust.cargo(&["rustc"]);
+        assert!(run.code != Some(0) && run.stderr.contains(sentence), "{text}: {}", run.stderr);
+        assert_eq!(
+            run.stderr.matches("\nerror").count() + usize::from(run.stderr.starts_with("error")),
+            2,
+            "{}",
+            run.stderr
+        );
+    }
+
+    // Options come in any order; an own op needs a kernel.
+    let orders = "kernel!(Rstd, rstd, priority = 5, impl_name = \"fast\");\n\
+                  deepinfer_plugin_api::kernel!(Rstd, rstd, impl_name = \"slow\", priority = -5,);";
+    rust.set_ops(&[("orders", &format!("{kernel}deepinfer_plugin_api::{orders}\n"))]);
+    let library = rust.build();
+    let seen = deepinfer(&["plugin", "inspect", library.to_str().unwrap()]);
+    let text = seen.succeeded();
+    assert!(text.contains("fast") && text.contains("priority -5"), "{text}");
+    rust.set_ops(&[("declared", &format!("#![allow(dead_code)]\n{}", vendor("factor: f32")))]);
+    let library = rust.build();
+    let declared = deepinfer(&["plugin", "inspect", library.to_str().unwrap()]);
+    declared.refused(&["vendor_op! declares npu_scale, but it has no kernel"]);
+}
+
+/// What the folder `plugin-api` writes out is what the workspace says.
+#[test]
+fn the_sdk_inherits_nothing_and_agrees_with_the_workspace() {
+    let workspace = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml")).unwrap();
+    let section = |text: &str, name: &str| -> Vec<String> {
+        let (_, rest) = text.split_once(&format!("\n[{name}]\n")).unwrap_or_else(|| panic!("no [{name}]"));
+        rest.lines()
+            .take_while(|line| !line.starts_with('['))
+            .filter(|l| !l.is_empty() && !l.starts_with('#'))
+            .map(str::to_owned)
+            .collect()
+    };
+    let dependencies = section(&workspace, "workspace.dependencies");
+    for manifest in ["Cargo.toml", "numerics/Cargo.toml", "oracle/Cargo.toml", "layers/validate/Cargo.toml"] {
+        let text = format!("\n{}", of_the_sdk(manifest));
+        assert!(!text.contains("workspace = true"), "{manifest} inherits");
+        for line in section(&workspace, "workspace.package") {
+            assert!(text.contains(&format!("\n{line}\n")), "{manifest}: {line}");
+        }
+        for lints in ["rust", "clippy"] {
+            let (own, all) =
+                (section(&text, &format!("lints.{lints}")), section(&workspace, &format!("workspace.lints.{lints}")));
+            assert_eq!(own, all, "{manifest}");
+        }
+        for name in ["dependencies", "dev-dependencies"] {
+            let has = text.contains(&format!("\n[{name}]\n"));
+            let lines = if has { section(&text, name) } else { Vec::new() };
+            for line in lines.iter().filter(|line| !line.contains("path =")) {
+                assert!(dependencies.contains(line), "{manifest}: {line} is not what the workspace has");
+            }
+        }
+    }
 }
 
 #[test]
