@@ -4,7 +4,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use deepinfer_runtime::{
-    BackendReport, BackendState, Layers, Origin, PciDevice, PciLink, Runtime, SearchPath, Selection, Step, Topology,
+    BackendReport, BackendState, Layers, OpenOptions, Origin, PciDevice, PciLink, Runtime, SearchPath, Selection, Step,
+    Topology,
 };
 use serde::Serialize;
 
@@ -87,7 +88,8 @@ impl Report {
         };
         let layers = Layers::from_env().map_err(|e| noted(e.to_string()));
         let selection = model::choose_accelerator(None).map_err(|e| noted(e.to_string()));
-        let is_understood = layers.is_ok() && selection.is_ok();
+        let pins = OpenOptions::from_environment().map_err(|e| noted(e.to_string()));
+        let is_understood = layers.is_ok() && selection.is_ok() && pins.is_ok();
         let runtime = Runtime::new(search).with_layers(layers.unwrap_or_default());
         let selection = selection.unwrap_or_else(|()| Selection::default());
         let mut survey = Survey::new(&runtime, &selection, prober);

@@ -1,7 +1,6 @@
 //! How a command ends other than well.
 
 use std::io::ErrorKind;
-use std::process::ExitCode;
 
 use anyhow::anyhow;
 
@@ -44,17 +43,17 @@ impl Failure {
     }
 
     /// Prints the error and gives the exit code of the process.
-    pub(crate) fn report(&self) -> ExitCode {
+    pub(crate) fn report(&self) -> u8 {
         match self {
             Self::Input(error) => {
                 terminal::error(&sentence(error));
-                ExitCode::from(2)
+                2
             }
             Self::Fault(error) => {
                 terminal::error(&sentence(error));
-                ExitCode::from(1)
+                1
             }
-            Self::ReaderGone => ExitCode::SUCCESS,
+            Self::ReaderGone => 0,
         }
     }
 }

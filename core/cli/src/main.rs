@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use deepinfer_runtime::process as own_process;
 use tracing_subscriber::filter::{FilterExt, LevelFilter, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -37,6 +38,8 @@ use crate::failure::Failure;
 
 /// Time for all backends to shut down.
 const SHUTDOWN: Duration = Duration::from_secs(10);
+/// Exit code that Rust gives a program whose main thread has panicked.
+const PANICKED: u8 = 101;
 
 fn main() -> ExitCode {
     let started = Instant::now();
@@ -44,12 +47,20 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         // Help and the version are results, too.
         Err(help) if !help.use_stderr() => {
-            return ended(help.print().map_err(|e| Failure::of_write("standard output", &e)));
+            return ended(help.print().map_err(|e| Failure::of_write("standard output", &e))).into();
         }
         // Usage errors end the process here, with a sentence and exit code 2.
         Err(usage) => usage.exit(),
     };
-    log_to_stderr();
+    log_to_stderr(matches!(arguments.command, Command::ParityWorker));
+    own_process::expect_children();
+    match &arguments.command {
+        Command::ParityWorker => return ended(process::work(parity::worker::run)).into(),
+        Command::PluginWorker(args) => return ended(process::work(|link| plugin::worker::run(args, link))).into(),
+        _ => {}
+    }
+    own_process::own_exit_code();
+    let _panic = CodeOfPanic;
     let code = ended(match &arguments.command {
         Command::Generate(args) => generate::run(args, started),
         Command::Inspect(args) => inspect::run(args),
@@ -58,16 +69,28 @@ fn main() -> ExitCode {
         Command::Parity(args) => parity::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Plugin(command) => plugin::run(command),
-        Command::ParityWorker => parity::worker::run(),
-        Command::PluginWorker(args) => plugin::worker::run(args),
+        Command::ParityWorker | Command::PluginWorker(_) => unreachable!("workers have ended above"),
     });
+    // Before plugins get the word once more.
+    own_process::set_exit_code(code);
     end_backends();
-    code
+    code.into()
+}
+
+/// Leaves a panic its own exit code.
+struct CodeOfPanic;
+
+impl Drop for CodeOfPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            own_process::set_exit_code(PANICKED);
+        }
+    }
 }
 
 /// Lets the backends of this process end their threads. One that does not come to an end must not keep the program, whose
 /// work is done.
-fn end_backends() {
+pub(crate) fn end_backends() {
     let (done, wait) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         deepinfer_runtime::shutdown_all();
@@ -79,15 +102,17 @@ fn end_backends() {
     }
 }
 
-fn ended(result: Result<(), Failure>) -> ExitCode {
+/// The exit code of a command, whose failure is told.
+fn ended(result: Result<(), Failure>) -> u8 {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(failure) => failure.report(),
     }
 }
 
-/// Sends log events to standard error: warnings and errors, or what `RUST_LOG` asks for.
-fn log_to_stderr() {
+/// Sends log events to standard error: warnings and errors, or what `RUST_LOG` asks for. Errors of plugins are kept, too,
+/// where cases are run that take them.
+fn log_to_stderr(keeps_breaches: bool) {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
@@ -95,6 +120,6 @@ fn log_to_stderr() {
         // A closed standard error is no reason to stop.
         .log_internal_errors(false)
         .with_filter(filter.and(dynamic_filter_fn(|event, _| !parity::breaches::holds_back(event))));
-    let breaches = parity::breaches::Breaches.with_filter(LevelFilter::ERROR);
+    let breaches = keeps_breaches.then(|| parity::breaches::Breaches.with_filter(LevelFilter::ERROR));
     tracing_subscriber::registry().with(lines).with(breaches).init();
 }

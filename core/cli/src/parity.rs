@@ -21,7 +21,7 @@ use deepinfer_parity::{
     Check, Expectations, Fault, Finding, Identity, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html,
     junit, ops, required_ops,
 };
-use deepinfer_runtime::{Choice, Layers, Selection};
+use deepinfer_runtime::{Choice, Layers, Selection, one_line};
 use indicatif::ProgressBar;
 
 pub(crate) use levels::{Levels, levels};
@@ -37,6 +37,8 @@ use crate::terminal;
 const SHOWN: usize = 20;
 /// Why ops of the backend alone are not tested: nobody but the vendor knows what shapes they take.
 const NOT_FOR_OWN_OPS: &str = "the plugin has it, but parity has no cases for a vendor's own op";
+/// Longest list of expected failures, in bytes.
+const MOST_EXPECTED: u64 = 1 << 24;
 /// Name that asks for no profile.
 const NO_PROFILE: &str = "none";
 
@@ -132,8 +134,9 @@ impl Plan {
         let expectations = match &args.expect_failures {
             None => Expectations::default(),
             Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("cannot read {}", path.display()))
+                let text = bundles::read_file(path, MOST_EXPECTED).map_err(Failure::Input)?;
+                let text = String::from_utf8(text)
+                    .with_context(|| format!("{} is not UTF-8", path.display()))
                     .map_err(Failure::Input)?;
                 let list = Expectations::parse(&text, &all);
                 list.with_context(|| path.display().to_string()).map_err(Failure::Input)?
@@ -303,7 +306,8 @@ impl Files {
 fn text_of(report: &Report) -> String {
     let id = &report.identity;
     let levels: Vec<String> = report.levels.iter().map(Level::to_string).collect();
-    let mut text = format!("{} {} on {} ({})\n", id.backend, id.version, id.device, id.path);
+    let [backend, version, device, path] = [&id.backend, &id.version, &id.device, &id.path].map(|text| one_line(text));
+    let mut text = format!("{backend} {version} on {device} ({path})\n");
     // Writing to a string cannot fail, here and below.
     let _ = writeln!(text, "levels {}, seed {}, profile {}\n", levels.join(", "), report.seed, report.profile);
     let _ = writeln!(text, "{:34} cases  failed  expected  unsupported  worst error / bound", "");

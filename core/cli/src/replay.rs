@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use deepinfer_oracle::{Bundle, Found, Mismatch, first_difference};
 use deepinfer_parity::{Case, Identity, Outcome};
-use deepinfer_runtime::{Choice, Selection};
+use deepinfer_runtime::{Choice, Selection, one_line};
 use serde::Serialize;
 
 use crate::args::ReplayArgs;
@@ -100,7 +100,7 @@ impl Answer {
     }
 
     fn name(&self) -> String {
-        format!("{} {}", self.identity.backend, self.identity.version)
+        format!("{} {}", one_line(&self.identity.backend), one_line(&self.identity.version))
     }
 }
 
@@ -144,7 +144,7 @@ fn text_of(bundle: &Bundle, answers: &[Answer], difference: Option<Option<&Misma
             Outcome::NotTried { reason } => format!("was not tried: {reason}"),
             Outcome::Failed(failure) => format!("DIFFERS: {failure}"),
         };
-        let _ = writeln!(text, "{} on {}: {verdict}", answer.name(), answer.identity.device);
+        let _ = writeln!(text, "{} on {}: {verdict}", answer.name(), one_line(&answer.identity.device));
         if let (Some(check), Some(case)) = (&answer.check, &bundle.case) {
             let again = match check {
                 Outcome::Passed { .. } => "it passes".to_owned(),

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{IsTerminal, Write, stderr};
 
+use deepinfer_runtime::one_line;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A report that is safe to print: control characters of file names, tensors and plugins, which could repaint the screen,
@@ -15,14 +16,6 @@ pub(crate) fn printable(report: &str) -> String {
 /// message.
 fn sentence(message: &str) -> String {
     message.split("\n  ").map(one_line).collect::<Vec<_>>().join("\n  ")
-}
-
-fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
-    }
-    line
 }
 
 /// Prints an error.

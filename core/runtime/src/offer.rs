@@ -22,7 +22,7 @@ const MOST_SPACES: u32 = 64;
 /// More ops of its own than a backend has, and more arguments than an op has.
 const MOST_ROWS: usize = 1 << 16;
 /// First id of the ops that belong to vendors.
-const VENDOR_OPS: u32 = 0x8000_0000;
+pub(crate) const VENDOR_OPS: u32 = 0x8000_0000;
 
 /// A kind of memory of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,17 +241,20 @@ fn read_vendor_op(row: &DiOpInfo) -> Result<VendorOp, String> {
 fn read_vendor_arg(arg: &DiArgInfo, args_size: u32) -> Result<VendorArg, String> {
     // SAFETY: texts of a row live as long as the backend.
     let name = unsafe { read_text(arg.name) }.map_err(|problem| format!("has an argument whose name {problem}"))?;
-    let (kind, bytes) = match arg.kind {
-        DI_ARG_TENSOR => ("tensor", size_of::<DiTensor>()),
-        DI_ARG_TENSOR_LIST => ("tensor_list", size_of::<DiTensorList>()),
-        DI_ARG_U32 => ("u32", size_of::<u32>()),
-        DI_ARG_I32 => ("i32", size_of::<i32>()),
-        DI_ARG_F32 => ("f32", size_of::<f32>()),
+    let (kind, bytes, align) = match arg.kind {
+        DI_ARG_TENSOR => ("tensor", size_of::<DiTensor>(), align_of::<DiTensor>()),
+        DI_ARG_TENSOR_LIST => ("tensor_list", size_of::<DiTensorList>(), align_of::<DiTensorList>()),
+        DI_ARG_U32 => ("u32", size_of::<u32>(), align_of::<u32>()),
+        DI_ARG_I32 => ("i32", size_of::<i32>(), align_of::<i32>()),
+        DI_ARG_F32 => ("f32", size_of::<f32>(), align_of::<f32>()),
         other => return Err(format!("has the argument {name} of kind {other}, which there is not")),
     };
     let begin = arg.offset as usize;
     if begin < size_of::<DiOpHeader>() || begin + bytes > args_size as usize {
         return Err(format!("has the argument {name} at bytes {begin}..{} of {args_size}", begin + bytes));
+    }
+    if !begin.is_multiple_of(align) {
+        return Err(format!("has the argument {name} at byte {begin}, but a {kind} needs a multiple of {align}"));
     }
     let roles = [(DI_ROLE_IN, "in"), (DI_ROLE_OUT, "out"), (DI_ROLE_INOUT, "inout")];
     let role = word(arg.role, &roles);

@@ -16,6 +16,10 @@ fn hc_collapse(_: &Cx<'_>, mut a: HcCollapseArgs<'_>) -> Result<(), Fault> {
 fn collapse<T: Float>(a: &mut HcCollapseArgs<'_>) -> Result<(), Fault> {
     let (x, pre) = (a.x.rows::<T>()?, a.pre.rows::<f32>()?);
     let (copies, d) = (a.dims.c, a.dims.d);
+    // Of an extent that nothing backs, however large it is, no scratch memory is made.
+    if a.dims.t == 0 {
+        return Ok(());
+    }
     let blocks = || vec![[0.0; BLOCK]; copies];
     parallel::for_each_row_with(a.out.rows_mut::<T>()?, copies * d / 4, blocks, |blocks, t, out| {
         for start in (0..d).step_by(BLOCK) {

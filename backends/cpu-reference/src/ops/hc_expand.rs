@@ -17,7 +17,8 @@ fn hc_expand(_: &Cx<'_>, mut a: HcExpandArgs<'_>) -> Result<(), Fault> {
 
 fn expand<T: Float>(a: &mut HcExpandArgs<'_>) -> Result<(), Fault> {
     let (copies, d) = (a.dims.c, a.dims.d);
-    if copies == 0 {
+    // Of an extent that nothing backs, however large it is, no scratch memory is made.
+    if copies == 0 || a.dims.t == 0 {
         return Ok(());
     }
     let (y, post, comb) = (a.y.rows::<T>()?, a.post.rows::<f32>()?, a.comb.rows::<f32>()?);

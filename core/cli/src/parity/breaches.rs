@@ -20,6 +20,8 @@ const TARGET: &str = "deepinfer::plugin";
 
 /// Layers of this process whose errors are kept and not printed.
 static WATCHED: OnceLock<Vec<String>> = OnceLock::new();
+/// Lines that are kept for one case; the first of a layer is what counts.
+const MOST_REPORTED: usize = 1000;
 /// Name of the plugin and its line.
 static REPORTED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
@@ -37,7 +39,10 @@ impl<S: Subscriber> Layer<S> for Breaches {
             // Its line was held back with those of the layers.
             terminal::error(&format_args!("{}: {}", line.plugin, line.message));
         }
-        REPORTED.lock().unwrap_or_else(PoisonError::into_inner).push((line.plugin, line.message));
+        let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() < MOST_REPORTED {
+            reported.push((line.plugin, line.message));
+        }
     }
 }
 

@@ -1,11 +1,15 @@
 //! Files of calls: those that parity keeps of failures, and those that `deepinfer replay` makes again.
 
+use std::fs::Permissions;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use deepinfer_oracle::bundle::EXTENSION;
 use deepinfer_oracle::{Bundle, Found};
 use deepinfer_parity::{Case, Evidence, Failure};
+use deepinfer_runtime::open_regular;
 
 use super::task::Task;
 use crate::terminal;
@@ -35,8 +39,10 @@ pub(crate) fn remove_old(folder: &Path, tasks: &[Task]) -> anyhow::Result<()> {
     for task in tasks {
         let Task::Op(case) = task else { continue };
         let path = path_of(folder, case);
-        if path.exists() {
-            std::fs::remove_file(&path).with_context(|| format!("cannot replace {}", path.display()))?;
+        match std::fs::remove_file(&path) {
+            // Another run may have removed it meanwhile.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            removed => removed.with_context(|| format!("cannot replace {}", path.display()))?,
         }
     }
     Ok(())
@@ -47,21 +53,38 @@ pub(crate) fn remove_old(folder: &Path, tasks: &[Task]) -> anyhow::Result<()> {
 /// # Errors
 /// The file cannot be read, or is no bundle.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Bundle> {
-    let name = || path.display().to_string();
-    let size = std::fs::metadata(path).with_context(|| format!("cannot read {}", name()))?.len();
-    anyhow::ensure!(size <= MOST_BYTES, "{} has {size} bytes, but no bundle has more than {MOST_BYTES}", name());
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", name()))?;
-    Bundle::from_bytes(&bytes).with_context(name)
+    let bytes = read_file(path, MOST_BYTES)?;
+    Bundle::from_bytes(&bytes).with_context(|| path.display().to_string())
 }
 
-/// Writes a bundle.
+/// Reads a regular file of at most so many bytes.
+///
+/// # Errors
+/// It cannot be read, is longer, or is something that has no end.
+pub(crate) fn read_file(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
+    let name = || format!("cannot read {}", path.display());
+    let file = open_regular(path).with_context(name)?;
+    let file = file.with_context(|| format!("{} is not a regular file", path.display()))?;
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).with_context(name)?;
+    anyhow::ensure!(bytes.len() as u64 <= most, "{} has more than {most} bytes, which is too long", path.display());
+    Ok(bytes)
+}
+
+/// Writes a bundle. Who reads it meanwhile, or writes the same one, finds a whole file.
 ///
 /// # Errors
 /// The file cannot be written.
 pub(crate) fn write(path: &Path, bundle: &Bundle) -> anyhow::Result<()> {
     let name = || format!("cannot write {}", path.display());
     let bytes = bundle.to_bytes().with_context(name)?;
-    std::fs::write(path, bytes).with_context(name)
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(name)?;
+    file.write_all(&bytes).with_context(name)?;
+    // Temporary files are for their owner alone, bundles for whoever may read what is made here.
+    let readable = Permissions::from_mode(0o644);
+    file.as_file().set_permissions(readable).with_context(name)?;
+    file.persist(path).map(drop).with_context(name)
 }
 
 /// Keeps what went wrong in a case. Should it not be possible, the case has failed all the same.

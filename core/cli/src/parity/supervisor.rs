@@ -1,23 +1,21 @@
 //! Runs cases in workers, and finds the case that a worker died of.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{BufRead, BufReader, Write};
+use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use deepinfer_parity::{Facts, Failure, Fault, Identity, Outcome};
 use deepinfer_runtime::conformance::Core;
 
 use super::task::{CLOSE, Task};
 use super::worker::{Handshake, Job, Message, REPLAY, Replay};
-use crate::process::how_it_ended;
-use crate::terminal;
+use crate::process::{self, Silence};
 
 /// Least time for a backend to load and to find its devices, whatever the time per case: drivers are slow to start.
 const START: Duration = Duration::from_secs(60);
+/// Lines of a process that are shown; what the plugin prints beyond is dropped.
+const SHOWN_LINES: usize = 200;
 /// An option that no backend has.
 const UNKNOWN_OPTION: &str = "parity-unknown-option=1";
 /// After so many cases that do not answer, the rest of an op is not tried: each costs the whole time limit.
@@ -272,47 +270,14 @@ impl Supervisor {
     }
 
     fn start(&self, job: &Job) -> anyhow::Result<Worker> {
-        let program = std::env::current_exe().context("the path of this program is unknown")?;
-        let mut command = Command::new(program);
-        command.arg("parity-worker").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().context("no process can be started for the cases")?;
-        let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
-        let (mut stdin, stdout) = (stdin.context("a pipe")?, stdout.context("a pipe")?);
-        // A worker that is gone already is found out when it does not answer.
-        let _ = writeln!(stdin, "{}", serde_json::to_string(job)?);
-        Ok(Worker { process, _stdin: stdin, messages: listen(stdout) })
+        let mut worker = process::Worker::start(&[OsStr::new("parity-worker")], SHOWN_LINES, false)?;
+        worker.send(&serde_json::to_string(job)?);
+        Ok(Worker(worker))
     }
 }
 
-/// Reads messages beside the waiting, so that waiting can end. What the plugin prints in between goes to the terminal.
-fn listen(stdout: ChildStdout) -> Receiver<Message> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let mut lines = BufReader::new(stdout);
-        let mut line = Vec::new();
-        while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-            match serde_json::from_slice(&line) {
-                Ok(message) => {
-                    if sender.send(message).is_err() {
-                        return;
-                    }
-                }
-                Err(_) if line.trim_ascii().is_empty() => {}
-                Err(_) => terminal::say(&String::from_utf8_lossy(&line).trim_end()),
-            }
-            line.clear();
-        }
-    });
-    receiver
-}
-
 /// A process that runs cases.
-struct Worker {
-    process: Child,
-    /// The worker ends when this is closed.
-    _stdin: ChildStdin,
-    messages: Receiver<Message>,
-}
+struct Worker(process::Worker);
 
 /// What a worker does next.
 enum Begin {
@@ -330,13 +295,13 @@ struct Quiet {
 
 impl Worker {
     fn next(&mut self, timeout: Duration) -> Result<Message, Quiet> {
-        match self.messages.recv_timeout(timeout) {
+        match self.0.next(Instant::now() + timeout) {
             Ok(message) => Ok(message),
-            Err(RecvTimeoutError::Timeout) => {
-                self.kill();
+            Err(Silence::Late) => {
+                self.0.kill();
                 Err(Quiet { why: format!("no answer within {} s", timeout.as_secs_f64()), is_hang: true })
             }
-            Err(RecvTimeoutError::Disconnected) => {
+            Err(Silence::Ended) => {
                 let why = self.end(timeout).err().unwrap_or_else(|| "the process exited with code 0".to_owned());
                 Err(Quiet { why, is_hang: false })
             }
@@ -376,33 +341,10 @@ impl Worker {
     /// Waits until the process is gone; kills it when that takes too long.
     ///
     /// # Errors
-    /// How it ended, in words, if that was no ordinary end.
+    /// How it ended, in words, if that was not the end of its work.
     fn end(&mut self, timeout: Duration) -> Result<(), String> {
-        let until = Instant::now() + timeout;
-        loop {
-            match self.process.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(how_it_ended(status)),
-                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
-                Ok(None) => {
-                    self.kill();
-                    return Err(format!("the process did not end within {} s", timeout.as_secs_f64()));
-                }
-                Err(e) => return Err(format!("the process cannot be waited for: {e}")),
-            }
-        }
-    }
-
-    fn kill(&mut self) {
-        // It may be gone already; waiting only takes its place out of the process table.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.kill();
+        let late = || format!("the process did not end within {} s", timeout.as_secs_f64());
+        self.0.end(Instant::now() + timeout).unwrap_or_else(|| Err(late()))
     }
 }
 

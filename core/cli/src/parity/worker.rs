@@ -1,10 +1,8 @@
 //! The process in which cases run. A plugin that aborts, hangs or exits takes this process with it, and nothing else.
 //!
-//! It reads its [`Job`] from standard input and writes a [`Message`] per line to standard output. It ends when standard
-//! input does, so that no worker outlives its supervisor, not even one that hangs.
+//! It gets its [`Job`] over a [`Link`] and answers in [`Message`]s. It ends when its supervisor does, even if it hangs.
 
 use std::cell::RefCell;
-use std::io::{BufRead, Read, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -22,6 +20,7 @@ use super::task::Task;
 use super::whole::count_threads;
 use super::{breaches, bundles};
 use crate::failure::Failure;
+use crate::process::Link;
 
 /// Name of the work that is no case: making the call of a bundle.
 pub(crate) const REPLAY: &str = "replay";
@@ -245,25 +244,20 @@ impl Target {
     }
 }
 
-/// Does the job that standard input gives.
+/// Does the job that comes over the link.
 ///
 /// # Errors
 /// There is no job, or nobody listens.
-pub(crate) fn run() -> Result<(), Failure> {
-    let mut line = String::new();
-    stdin().lock().read_line(&mut line).map_err(Failure::fault)?;
+pub(crate) fn run(link: &mut Link) -> Result<(), Failure> {
+    let line = link.first_line()?;
     let no_job = |e| Failure::Input(anyhow!("parity-worker is started by `deepinfer parity`, not by hand: {e}"));
     let job: Job = serde_json::from_str(&line).map_err(no_job)?;
-    std::thread::spawn(|| {
-        // Nothing more comes: this returns when the supervisor is gone.
-        let _ = stdin().lock().read(&mut [0]);
-        std::process::exit(1);
-    });
+    link.end_with_the_other();
     count_threads();
     if let Some(handshake) = &job.handshake {
         let begun = Instant::now();
         let outcome = shake_hands(handshake);
-        return say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() });
+        return link.say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() });
     }
     let layers = job.layers.as_deref().map_or_else(Layers::from_env, Layers::parse).map(breaches::that_go_on);
     let selected = layers.map_err(Into::into).and_then(|layers| {
@@ -272,19 +266,19 @@ pub(crate) fn run() -> Result<(), Failure> {
     });
     let (backend, device) = match selected {
         Ok(selected) => selected,
-        Err(e) => return say(&Message::Refused { reason: e.to_string() }),
+        Err(e) => return link.say(&Message::Refused { reason: e.to_string() }),
     };
     let target = Target { backend, device, shared: RefCell::new(None), deadly: job.deadly, bundles: job.bundles };
     breaches::watch(backend.layers().iter().map(|layer| layer.name.clone()).collect());
     let ops = target.ops().map(str::to_owned).collect();
-    say(&Message::Loaded { identity: target.identity(), ops, own_ops: target.own_ops() })?;
+    link.say(&Message::Loaded { identity: target.identity(), ops, own_ops: target.own_ops() })?;
     let task_of =
         |name: &str| Task::parse(name, job.seed).ok_or_else(|| Failure::Fault(anyhow!("there is no case {name}")));
     if let Some(replay) = job.replay {
-        timed(REPLAY, None, || target.replay(&replay))?;
+        timed(link, REPLAY, None, || target.replay(&replay))?;
         let Some(name) = replay.check else { return Ok(()) };
         let task = task_of(&name)?;
-        return timed(&name, None, || target.run_watched(&task));
+        return timed(link, &name, None, || target.run_watched(&task));
     }
     for name in job.cases {
         let task = task_of(&name)?;
@@ -292,9 +286,9 @@ pub(crate) fn run() -> Result<(), Failure> {
             Task::Op(case) => Some(case.facts()),
             Task::Whole(_) | Task::UnknownOption | Task::Handshake(_) => None,
         };
-        timed(&name, facts, || target.run_watched(&task))?;
+        timed(link, &name, facts, || target.run_watched(&task))?;
         if !target.is_well() {
-            return say(&Message::Lost);
+            return link.say(&Message::Lost);
         }
     }
     Ok(())
@@ -312,17 +306,9 @@ fn shake_hands(Handshake { core, path, options }: &Handshake) -> Outcome {
 }
 
 /// Tells of the beginning and the end of a piece of work.
-fn timed(name: &str, facts: Option<Facts>, work: impl FnOnce() -> Outcome) -> Result<(), Failure> {
-    say(&Message::Begin { case: name.to_owned(), facts })?;
+fn timed(link: &Link, name: &str, facts: Option<Facts>, work: impl FnOnce() -> Outcome) -> Result<(), Failure> {
+    link.say(&Message::Begin { case: name.to_owned(), facts })?;
     let begun = Instant::now();
     let outcome = work();
-    say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() })
-}
-
-/// Sends a message. The line feed in front ends whatever the plugin has printed.
-fn say(message: &Message) -> Result<(), Failure> {
-    let line = format!("\n{}\n", serde_json::to_string(message).map_err(Failure::fault)?);
-    let mut out = stdout().lock();
-    let written = out.write_all(line.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|e| Failure::Fault(anyhow!("the supervisor does not listen: {e}")))
+    link.say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() })
 }

@@ -55,11 +55,20 @@ impl Layer {
     /// A layer with these options over a backend.
     ///
     /// # Errors
-    /// The report cannot be created.
+    /// The report cannot be created; a pattern of the options fits no op of the backend.
     pub(crate) fn new(next: Next, options: Options) -> Result<Self, Fault> {
         let reporter = Reporter::new(&options, next.origin())?;
         let sampler = Mutex::new(Sampler::new(options.shadow.unwrap_or(1), options.seed));
         let tables = Tables::of(&next, options.jitter.is_some());
+        for flaw in next.take_flaws() {
+            reporter.mention(&Finding::new(Rule::Struct, Culprit::Backend, "table", flaw));
+        }
+        let names: Vec<&str> = next.entries.iter().map(|entry| entry.name).collect();
+        if let Some(pattern) = options.ops.fitting_none(&names) {
+            return Err(Fault::invalid(format!(
+                "ops has the pattern {pattern:?}, which fits no op of the backend; give names of its ops"
+            )));
+        }
         Ok(Self {
             next,
             tables,

@@ -4,12 +4,16 @@
 
 use std::ffi::c_void;
 use std::mem::offset_of;
+use std::sync::{Mutex, PoisonError};
 
 use deepinfer_plugin_api::abi::*;
 use deepinfer_plugin_api::sdk::{FIRST_VENDOR_ID, Fault, FaultCode, no_extents};
 use deepinfer_plugin_api::{ArgInfo, Contract, Kind, OpInfo, Role, generated};
 
 use crate::read;
+
+/// Most bytes of a text; more are taken for a wild length.
+const MOST_TEXT: usize = 1 << 16;
 
 /// An implementation of an op.
 pub(crate) struct Entry {
@@ -27,6 +31,8 @@ pub(crate) struct Next {
     pub(crate) runtime: DiRuntimeApi,
     pub(crate) entries: Vec<Entry>,
     pub(crate) shutdown: Option<unsafe extern "C" fn(*mut DiBackend) -> *mut DiError>,
+    /// What is wrong with optional tables, which are taken for absent then; each the end of a sentence.
+    flaws: Mutex<Vec<String>>,
     table: Option<unsafe extern "C" fn(*mut DiBackend, u32) -> *const c_void>,
 }
 
@@ -48,19 +54,20 @@ impl Next {
         let broken = |what: String| Fault::new(FaultCode::Abi, format!("what is to be wrapped {what}"));
         // SAFETY: the caller's contract; tables, entries and texts live as long as the process, and begin with their sizes.
         unsafe {
-            let api = read::sized(api);
+            let api = read::checked(api).map_err(broken)?;
             if api.runtime.is_null() {
                 return Err(broken("has no runtime table".to_owned()));
             }
-            let runtime = read::sized(api.runtime);
+            let runtime = read::checked(api.runtime);
+            let runtime = runtime.map_err(|problem| broken(format!("has a runtime table that {problem}")))?;
             if let Some(name) = missing(&runtime) {
                 return Err(broken(format!("has no {name} in its runtime table")));
             }
-            let mut next =
-                Self { raw: api.backend, runtime, entries: Vec::new(), shutdown: api.shutdown, table: api.table };
+            let (raw, shutdown, table) = (api.backend, api.shutdown, api.table);
+            let mut next = Self { raw, runtime, entries: Vec::new(), shutdown, flaws: Mutex::default(), table };
             let vendor = next.vendor_ops();
-            for index in 0..api.n_ops {
-                let raw = read::sized(api.ops.byte_add(index * api.op_stride));
+            let entries = read::rows(api.ops, api.n_ops, api.op_stride);
+            for raw in entries.map_err(|problem| broken(format!("has an op table that {problem}")))? {
                 let known = generated::OPS.iter().copied().chain(vendor.iter().copied());
                 let op = known.into_iter().find(|op| (op.id, op.version) == (raw.op_id, raw.op_version));
                 let (name, implementation) = (leak(raw.name), leak(raw.impl_name));
@@ -73,14 +80,26 @@ impl Next {
         }
     }
 
-    /// An optional table, as far as the backend knows it.
+    /// An optional table, as far as the backend knows it. One that cannot be read is a flaw.
     pub(crate) fn optional<T: Copy>(&self, id: u32) -> Option<T> {
         let table = self.table?;
         // SAFETY: the backend's own function; a table that is not null lives as long as the backend and begins with its size.
         unsafe {
             let table = table(self.raw, id).cast::<T>();
-            (!table.is_null()).then(|| read::sized(table))
+            if table.is_null() {
+                return None;
+            }
+            read::checked(table).map_err(|problem| self.add_flaw(format!("table {id} {problem}"))).ok()
         }
+    }
+
+    fn add_flaw(&self, flaw: String) {
+        self.flaws.lock().unwrap_or_else(PoisonError::into_inner).push(flaw);
+    }
+
+    /// What was wrong with optional tables since the last time.
+    pub(crate) fn take_flaws(&self) -> Vec<String> {
+        std::mem::take(&mut self.flaws.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The table of the backend's own ops, which has no functions, as it is.
@@ -92,9 +111,18 @@ impl Next {
     /// Reflection rows of the backend's own ops.
     fn vendor_ops(&self) -> Vec<&'static OpInfo> {
         let Some(table) = self.optional::<DiOpsTable>(DI_TABLE_OPS) else { return Vec::new() };
-        let at = |index: usize| table.ops.cast::<u8>().wrapping_add(index * table.op_stride).cast::<DiOpInfo>();
         // SAFETY: rows lie `op_stride` apart and begin with their sizes, and so do their arguments.
-        (0..table.n_ops).filter_map(|index| unsafe { vendor_op(&read::sized(at(index))) }).collect()
+        let rows = unsafe { read::rows(table.ops, table.n_ops, table.op_stride) };
+        let rows = rows.unwrap_or_else(|problem| {
+            self.add_flaw(format!("the table of its own ops {problem}"));
+            Vec::new()
+        });
+        let op = |(index, row)| {
+            // SAFETY: as above.
+            let op = unsafe { vendor_op(&row) };
+            op.map_err(|problem| self.add_flaw(format!("row {index} of its own ops {problem}"))).ok()
+        };
+        rows.into_iter().enumerate().filter_map(op).collect()
     }
 
     /// The file that the backend came from, for whoever wants to select it again.
@@ -116,40 +144,27 @@ fn mapped_file(maps: &str, address: usize) -> Option<String> {
     })
 }
 
+/// An op of the backend's own.
+///
+/// # Errors
+/// What is wrong with its row, as the end of a sentence.
+///
 /// # Safety
 /// As [`Next::vendor_ops`].
-unsafe fn vendor_op(row: &DiOpInfo) -> Option<&'static OpInfo> {
-    if row.op_id < FIRST_VENDOR_ID || (row.args_size as usize) < size_of::<DiOpHeader>() {
-        return None;
+unsafe fn vendor_op(row: &DiOpInfo) -> Result<&'static OpInfo, String> {
+    if row.op_id < FIRST_VENDOR_ID {
+        return Err(format!("has the id {:#x}, but ids of vendors begin at {FIRST_VENDOR_ID:#x}", row.op_id));
     }
-    let args: Option<Vec<ArgInfo>> = (0..row.n_args)
-        .map(|index| {
-            // SAFETY: the caller's contract.
-            let arg = unsafe { read::sized(row.args.byte_add(index * row.arg_stride)) };
-            let (kind, bytes) = match arg.kind {
-                DI_ARG_TENSOR => (Kind::Tensor, size_of::<DiTensor>()),
-                DI_ARG_TENSOR_LIST => (Kind::TensorList, size_of::<DiTensorList>()),
-                DI_ARG_U32 => (Kind::U32, 4),
-                DI_ARG_I32 => (Kind::I32, 4),
-                DI_ARG_F32 => (Kind::F32, 4),
-                _ => return None,
-            };
-            let role = match arg.role {
-                DI_ROLE_IN => Role::In,
-                DI_ROLE_OUT => Role::Out,
-                DI_ROLE_INOUT => Role::InOut,
-                _ => return None,
-            };
-            let (offset, optional) = (arg.offset as usize, arg.optional != 0);
-            if offset + bytes > row.args_size as usize {
-                return None;
-            }
-            // SAFETY: as above.
-            let name = unsafe { leak(arg.name) };
-            Some(ArgInfo { name, offset, kind, role, optional, formats: 0, shape: &[], like: "" })
-        })
-        .collect();
-    Some(Box::leak(Box::new(OpInfo {
+    if (row.args_size as usize) < size_of::<DiOpHeader>() {
+        let head = size_of::<DiOpHeader>();
+        return Err(format!("has arguments of {} bytes, but their head has {head}", row.args_size));
+    }
+    // SAFETY: the caller's contract.
+    let args = unsafe { read::rows(row.args, row.n_args, row.arg_stride) };
+    let args = args.map_err(|problem| format!("has an argument list that {problem}"))?;
+    // SAFETY: as above.
+    let args = args.iter().map(|arg| unsafe { vendor_arg(arg, row.args_size) }).collect::<Result<_, _>>()?;
+    Ok(Box::leak(Box::new(OpInfo {
         id: row.op_id,
         // SAFETY: as above.
         name: unsafe { leak(row.name) },
@@ -159,12 +174,42 @@ unsafe fn vendor_op(row: &DiOpInfo) -> Option<&'static OpInfo> {
         args_size: row.args_size as usize,
         contract: Contract::EXACT,
         extents: no_extents,
-        args: Vec::leak(args?),
+        args: Vec::leak(args),
         refuses: &[],
     })))
 }
 
-/// Text of the backend, which lives as long as the process; invalid bytes are replaced.
+/// # Safety
+/// As [`Next::vendor_ops`].
+unsafe fn vendor_arg(arg: &DiArgInfo, args_size: u32) -> Result<ArgInfo, String> {
+    // SAFETY: the caller's contract.
+    let name = unsafe { leak(arg.name) };
+    let (kind, bytes, align) = match arg.kind {
+        DI_ARG_TENSOR => (Kind::Tensor, size_of::<DiTensor>(), align_of::<DiTensor>()),
+        DI_ARG_TENSOR_LIST => (Kind::TensorList, size_of::<DiTensorList>(), align_of::<DiTensorList>()),
+        DI_ARG_U32 => (Kind::U32, 4, 4),
+        DI_ARG_I32 => (Kind::I32, 4, 4),
+        DI_ARG_F32 => (Kind::F32, 4, 4),
+        other => return Err(format!("has the argument {name} of kind {other}, which there is not")),
+    };
+    let role = match arg.role {
+        DI_ROLE_IN => Role::In,
+        DI_ROLE_OUT => Role::Out,
+        DI_ROLE_INOUT => Role::InOut,
+        other => return Err(format!("has the argument {name} of role {other}, which there is not")),
+    };
+    let (offset, optional) = (arg.offset as usize, arg.optional != 0);
+    if offset < size_of::<DiOpHeader>() || offset + bytes > args_size as usize || !offset.is_multiple_of(align) {
+        let end = offset + bytes;
+        return Err(format!(
+            "has the argument {name} at bytes {offset}..{end} of {args_size}; it must lie behind the head, within the \
+             struct, at a multiple of {align}"
+        ));
+    }
+    Ok(ArgInfo { name, offset, kind, role, optional, formats: 0, shape: &[], like: "" })
+}
+
+/// Text of the backend, which lives as long as the process; invalid bytes are replaced, and what is too long is cut.
 ///
 /// # Safety
 /// A pointer that is not null has `len` readable bytes.
@@ -173,7 +218,7 @@ unsafe fn leak(text: DiStr) -> &'static str {
         return "";
     }
     // SAFETY: the caller's contract.
-    let bytes = unsafe { std::slice::from_raw_parts(text.ptr, text.len) };
+    let bytes = unsafe { std::slice::from_raw_parts(text.ptr, text.len.min(MOST_TEXT)) };
     String::from_utf8_lossy(bytes).into_owned().leak()
 }
 

@@ -11,16 +11,27 @@ pub(crate) struct Globs(Vec<String>);
 
 impl Globs {
     pub(crate) fn matches(&self, name: &str) -> bool {
-        self.0.iter().any(|pattern| glob(pattern.as_bytes(), name.as_bytes()))
+        self.0.iter().any(|pattern| glob(pattern, name))
+    }
+
+    /// The first pattern that fits none of these names; that of everything always does.
+    pub(crate) fn fitting_none(&self, names: &[&str]) -> Option<&str> {
+        let idle = |pattern: &&String| *pattern != "*" && !names.iter().any(|name| glob(pattern, name));
+        self.0.iter().find(idle).map(String::as_str)
     }
 }
 
-fn glob(pattern: &[u8], name: &[u8]) -> bool {
-    match pattern.split_first() {
-        None => name.is_empty(),
-        Some((b'*', rest)) => (0..=name.len()).any(|skipped| glob(rest, &name[skipped..])),
-        Some((byte, rest)) => name.first() == Some(byte) && glob(rest, &name[1..]),
+/// Whether all of `name` fits the pattern. The parts between stars are taken where they occur first, from left to right,
+/// which finds a fit if there is one, without going back.
+fn glob(pattern: &str, name: &str) -> bool {
+    let Some((begin, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut name) = name.strip_prefix(begin) else { return false };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    for part in middle.split('*') {
+        let Some(at) = name.find(part) else { return false };
+        name = &name[at + part.len()..];
     }
+    name.ends_with(end)
 }
 
 /// What a finding does to the call that shows it.
@@ -100,7 +111,11 @@ impl Options {
                 "shadow" => {
                     let rate = value.strip_prefix("1/").unwrap_or(value);
                     options.shadow = Some(
-                        rate.parse().ok().filter(|&n| n > 0 && (n == 1 || rate != value)).ok_or_else(|| must("1/N"))?,
+                        // A number may be written with a sign, which is none here.
+                        rate.parse()
+                            .ok()
+                            .filter(|&n| n > 0 && (n == 1 || rate != value) && !rate.starts_with('+'))
+                            .ok_or_else(|| must("1/N"))?,
                     );
                 }
                 "ops" if value.split('+').all(|pattern| !pattern.is_empty()) => {
@@ -174,6 +189,16 @@ mod tests {
             .filter(|name| globs.matches(name))
             .collect();
         assert_eq!(taken, ["rms_norm", "moe_gate", "moe_", "stare"]);
+        for (pattern, fits) in [("*", true), ("a*a", false), ("a**", true), ("*a*", true), ("ab*", false), ("", false)]
+        {
+            assert_eq!(glob(pattern, "a"), fits, "{pattern}");
+        }
+        // One that goes back at every star would not end.
+        assert!(!glob(&format!("{}b", "*a".repeat(64)), &"a".repeat(1000)));
+        let names = ["rms_norm", "gather"];
+        assert_eq!(globs.fitting_none(&names), Some("moe_*"));
+        assert_eq!(Globs(vec!["*".to_owned(), "g*".to_owned()]).fitting_none(&names), None);
+        assert_eq!(Globs(vec!["*".to_owned()]).fitting_none(&[]), None);
     }
 
     #[test]
@@ -182,6 +207,7 @@ mod tests {
             ("speed=1", "the option \"speed\" is unknown"),
             ("check=0", "check is \"0\", but must be 1, since checks are always on"),
             ("shadow=1/0", "shadow is \"1/0\", but must be 1/N"),
+            ("shadow=1/+5", "shadow is \"1/+5\", but must be 1/N"),
             ("shadow=64", "shadow is \"64\", but must be 1/N"),
             ("ops=a++b", "ops is \"a++b\", but must be names of ops"),
             ("poison=yes", "poison is \"yes\", but must be 1 or 0"),

@@ -12,6 +12,8 @@ use crate::call::{Call, Tensor, Value};
 
 /// Most dimensions of a tensor.
 const MAX_RANK: i32 = 4;
+/// Most ops of a backend and arguments of an op; more are taken for a wild number.
+const MOST_ROWS: usize = 1 << 16;
 /// Most tensors of a list; more are taken for a wild length.
 const MAX_LIST: u64 = 1 << 20;
 
@@ -126,4 +128,45 @@ pub(crate) unsafe fn sized<T>(from: *const T) -> T {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), size);
         value.assume_init()
     }
+}
+
+/// As [`sized`] for a struct of a plugin that nobody has looked at.
+///
+/// # Errors
+/// What is wrong with its place or its size, as the end of a sentence.
+///
+/// # Safety
+/// As [`sized`], if `from` is not null and aligned.
+pub(crate) unsafe fn checked<T>(from: *const T) -> Result<T, String> {
+    if from.is_null() {
+        return Err("is at no address".to_owned());
+    }
+    if !from.is_aligned() {
+        return Err(format!("is at {from:p}, which is not aligned to {} bytes", align_of::<T>()));
+    }
+    // SAFETY: the caller's contract.
+    match unsafe { from.cast::<u32>().read() } {
+        size if (size as usize) < size_of::<u32>() => Err(format!("has struct_size {size}, which holds nothing")),
+        // SAFETY: as above.
+        _ => Ok(unsafe { sized(from) }),
+    }
+}
+
+/// Copies an array of structs at the plugin's own stride.
+///
+/// # Errors
+/// As [`checked`]; the array cannot be.
+///
+/// # Safety
+/// A non-null `from` has `count` structs at a distance of `stride` bytes, each as [`checked`] wants it.
+pub(crate) unsafe fn rows<T>(from: *const T, count: usize, stride: usize) -> Result<Vec<T>, String> {
+    if count > MOST_ROWS || !stride.is_multiple_of(align_of::<T>()) || (count > 1 && stride == 0) {
+        return Err(format!("has {count} entries at a distance of {stride} bytes, which is impossible"));
+    }
+    let row = |index| {
+        let at = from.wrapping_byte_add(if from.is_null() { 0 } else { index * stride });
+        // SAFETY: within the array, by the caller's contract.
+        unsafe { checked(at) }.map_err(|problem| format!("has an entry {index} that {problem}"))
+    };
+    (0..count).map(row).collect()
 }

@@ -127,7 +127,10 @@ impl Tensors<'_> {
             return Err(wrong(name, format!("has shape {shape:?}, but {format} has {least} to {MAX_RANK} dimensions")));
         }
         // More elements than a file can hold are no elements that `Format::bytes` can count.
+        // Extents are signed at the boundary; a zero beside them would hide one that is too large.
+        let are_extents = shape.iter().all(|&extent| i64::try_from(extent).is_ok());
         let elements = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
+        let elements = elements.filter(|_| are_extents);
         let elements = elements.filter(|&elements| elements < usize::MAX / 64);
         let elements = elements.ok_or_else(|| wrong(name, format!("has shape {shape:?}, which no memory holds")))?;
         let bytes = format.bytes(elements);
