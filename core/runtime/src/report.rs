@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use deepinfer_plugin_api::abi::{DI_RF_CONTAINS_PANICS, DI_RF_IS_LAYER};
 use deepinfer_plugin_api::generated::PROFILES;
-use deepinfer_plugin_api::op_by_id;
+use deepinfer_plugin_api::{op_by_id, op_by_name};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::TEXT_PROFILE;
@@ -14,7 +14,7 @@ use crate::decide::Tried;
 use crate::find::Candidate;
 use crate::layers::LayerInfo;
 use crate::load::LoadError;
-use crate::offer::{LinkInfo, SpaceInfo, VendorOp};
+use crate::offer::{LinkInfo, SpaceInfo, VENDOR_OPS, VendorOp};
 use crate::one_line::one_line;
 use crate::select::{Choice, Runtime, Selection};
 
@@ -127,6 +127,10 @@ pub struct OpReport {
     pub has_plan: bool,
     /// Whether the catalogue has this version of the op.
     pub in_catalogue: bool,
+    /// Whether its id is one of those that belong to vendors.
+    pub is_own: bool,
+    /// Whether the catalogue has an op of this name, whatever its id.
+    pub is_named_as_known: bool,
 }
 
 /// What a backend lacks of a profile.
@@ -249,6 +253,8 @@ impl OpReport {
             has_supports: op.entry.supports.is_some(),
             has_plan: op.entry.plan.is_some(),
             in_catalogue: op_by_id(op.op_id()).is_some_and(|known| known.version == op.version()),
+            is_own: op.op_id() >= VENDOR_OPS,
+            is_named_as_known: op_by_name(op.name()).is_some(),
         }
     }
 }

@@ -145,10 +145,13 @@ fn op_name(op: &OpReport) -> String {
 fn describe_op(text: &mut String, op: &OpReport, [op_width, width]: [usize; 2]) {
     let mut parts = vec![format!("priority {}", op.priority)];
     parts.extend(op.flags.iter().map(|flag| flag.replace('_', " ")));
+    // A user who names it would get the other.
+    let is_misnamed = op.is_own && op.is_named_as_known;
     for (holds, words) in [
         (op.has_supports, "may decline calls"),
         (op.has_plan, "plans calls"),
-        (!op.in_catalogue, "not in this core's catalogue"),
+        (!op.in_catalogue && !is_misnamed, "not in this core's catalogue"),
+        (is_misnamed, "an own op with the name of one of the catalogue: rename it"),
     ] {
         parts.extend(holds.then(|| words.to_owned()));
     }
