@@ -306,8 +306,9 @@ fn staged_memory_is_used_again_and_faults_come_with_the_wait() {
 
     let short = device.upload_staged(&target, &[0; 257]).unwrap_err().to_string();
     assert!(short.contains("tensor has 256 bytes, but 257 are to be copied"), "{short}");
-    // A kernel of cpu-reference finds a wrong format when it runs: whoever waits for work behind it hears of it.
-    if device.backend() != "cpu" {
+    // A kernel of cpu-reference finds a wrong format when it runs: whoever waits for work behind it hears of it. Other
+    // backends may find it in the call, as layers over it do.
+    if device.backend() != "cpu" || std::env::var_os("DEEPINFER_LAYERS").is_some() {
         return;
     }
     let table = tensors.f32(&[4, 2], &[0.0; 8]);
