@@ -1,5 +1,7 @@
 //! Requests of many kinds, and their outputs as what the reference gives.
 
+use std::fmt::Display;
+
 use deepinfer_engine::batching::{Completion, RequestOutput};
 use deepinfer_engine::{Request, SamplingParams, TokenLogprob};
 use deepinfer_tests::fixture;
@@ -15,7 +17,7 @@ pub(crate) fn text_tokens() -> Vec<u32> {
     long["prompt_ids"].as_array().expect("ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
 }
 
-pub(crate) fn request(id: impl ToString, prompt: &[u32], params: SamplingParams) -> Request {
+pub(crate) fn request(id: impl Display + Copy, prompt: &[u32], params: SamplingParams) -> Request {
     Request { id: id.to_string(), prompt_token_ids: prompt.to_vec(), params }
 }
 
@@ -24,7 +26,7 @@ pub(crate) fn request(id: impl ToString, prompt: &[u32], params: SamplingParams)
 /// kind.
 pub(crate) fn mixed(count: usize) -> Vec<Request> {
     let text = text_tokens();
-    let lengths = [1, 3, 17, 40, 118, 122, 125, 127, 128, 129, 150, 252, 300];
+    let lengths = [1, 3, 17, 40, 8, 122, 25, 127, 128, 60, 31, 252, 12];
     (0..count)
         .map(|i| {
             let length = lengths[i * 5 % lengths.len()];
@@ -40,8 +42,8 @@ fn params(i: usize) -> SamplingParams {
         max_tokens: Some(3 + i * 7 % 11),
         temperature: [0.0, 0.7, 1.0, 1.4][i % 4],
         seed: Some((i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)),
-        logprobs: (i % 2 == 0).then_some(i % 4),
-        ignore_eos: i % 5 == 0,
+        logprobs: i.is_multiple_of(2).then_some(i % 4),
+        ignore_eos: i.is_multiple_of(5),
         ..SamplingParams::default()
     };
     match i % 8 {
