@@ -3184,7 +3184,7 @@ pub struct CompressAndUpdateStateProto<'a> {
 /// | `out` | out | `[M, D]` | F32, BF16 | One row per group. |
 ///
 /// ```text
-/// Contract: BOUND(ratio, 2) + ULP(2); bound: factor * gamma covers the sum of weights and the weighted sum; every weight counts twice, there and in the sum of weights, with ulps of its exponential and |score - largest| roundings of the argument; accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates within its group and channel; duplicates: two requests with one state slot are refused; a group that is named twice is pooled twice.
+/// Contract: BOUND(ratio, 2) + ULP(2); bound: factor * gamma covers the sum of weights and the weighted sum; every weight counts twice, there and in the sum of weights, with ulps of its exponential and |score - largest| roundings of the argument; accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates within its group and channel; duplicates: two requests that have rows and one state slot are refused; a group that is named twice is pooled twice.
 /// ```
 ///
 /// Refused:
@@ -3197,7 +3197,7 @@ pub struct CompressAndUpdateStateProto<'a> {
 /// - `group_row`: negative, or not below T
 /// - `row_request`: of a row that ends a group, a request that does not have that row
 /// - `group_row`, `positions`: a group that would begin before position 0
-/// - `state_slot`: a slot of two requests
+/// - `state_slot`: a slot of two requests that have rows
 pub struct CompressAndUpdateState;
 
 impl CompressAndUpdateState {
@@ -3219,7 +3219,7 @@ impl CompressAndUpdateState {
             rounding: "once, to the dtype of out",
             denormals: "kept",
             nan: "propagates within its group and channel",
-            duplicates: "two requests with one state slot are refused; a group that is named twice is pooled twice",
+            duplicates: "two requests that have rows and one state slot are refused; a group that is named twice is pooled twice",
         },
         extents: extents_of_compress_and_update_state,
         args: &[
@@ -3339,7 +3339,7 @@ impl CompressAndUpdateState {
                 when: "of a row that ends a group, a request that does not have that row",
             },
             Refusal { args: &["group_row", "positions"], when: "a group that would begin before position 0" },
-            Refusal { args: &["state_slot"], when: "a slot of two requests" },
+            Refusal { args: &["state_slot"], when: "a slot of two requests that have rows" },
         ],
     };
 }
@@ -6355,7 +6355,7 @@ pub struct EngramHashProto<'a> {
 /// | `rows` | out | `[L, T, J]` | I32 | Table rows. |
 ///
 /// ```text
-/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: two requests with one state slot are refused.
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: two requests that have rows and one state slot are refused.
 /// ```
 ///
 /// Refused:
@@ -6366,7 +6366,7 @@ pub struct EngramHashProto<'a> {
 /// - `request_start`: a first value that is not 0; values ascend from there to T
 /// - `primes`: below 1
 /// - `offsets`, `primes`: offset negative, or offset + prime above 2^31
-/// - `state_slot`: a slot of two requests
+/// - `state_slot`: a slot of two requests that have rows
 /// - `multipliers`, `primes`: N below 2, or J that is no multiple of N - 1
 pub struct EngramHash;
 
@@ -6389,7 +6389,7 @@ impl EngramHash {
             rounding: "none",
             denormals: "none: no float is read",
             nan: "none: no float is read",
-            duplicates: "two requests with one state slot are refused",
+            duplicates: "two requests that have rows and one state slot are refused",
         },
         extents: extents_of_engram_hash,
         args: &[
@@ -6511,7 +6511,7 @@ impl EngramHash {
             Refusal { args: &["request_start"], when: "a first value that is not 0; values ascend from there to T" },
             Refusal { args: &["primes"], when: "below 1" },
             Refusal { args: &["offsets", "primes"], when: "offset negative, or offset + prime above 2^31" },
-            Refusal { args: &["state_slot"], when: "a slot of two requests" },
+            Refusal { args: &["state_slot"], when: "a slot of two requests that have rows" },
             Refusal { args: &["multipliers", "primes"], when: "N below 2, or J that is no multiple of N - 1" },
         ],
     };

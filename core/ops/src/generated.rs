@@ -1038,7 +1038,7 @@ impl OpCall for ConvertKvIndex<'_> {
 /// | `out` | out | `[M, D]` | F32, BF16 | One row per group. |
 ///
 /// ```text
-/// Contract: BOUND(ratio, 2) + ULP(2); bound: factor * gamma covers the sum of weights and the weighted sum; every weight counts twice, there and in the sum of weights, with ulps of its exponential and |score - largest| roundings of the argument; accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates within its group and channel; duplicates: two requests with one state slot are refused; a group that is named twice is pooled twice.
+/// Contract: BOUND(ratio, 2) + ULP(2); bound: factor * gamma covers the sum of weights and the weighted sum; every weight counts twice, there and in the sum of weights, with ulps of its exponential and |score - largest| roundings of the argument; accumulator: f32 or wider; rounding: once, to the dtype of out; denormals: kept; NaN: propagates within its group and channel; duplicates: two requests that have rows and one state slot are refused; a group that is named twice is pooled twice.
 /// ```
 ///
 /// Refused:
@@ -1051,7 +1051,7 @@ impl OpCall for ConvertKvIndex<'_> {
 /// - `group_row`: negative, or not below T
 /// - `row_request`: of a row that ends a group, a request that does not have that row
 /// - `group_row`, `positions`: a group that would begin before position 0
-/// - `state_slot`: a slot of two requests
+/// - `state_slot`: a slot of two requests that have rows
 #[derive(Clone, Copy)]
 pub struct CompressAndUpdateState<'a> {
     /// `[T, D]` in, F32. Values to pool.
@@ -2038,7 +2038,7 @@ impl OpCall for MoeCombine<'_> {
 /// | `rows` | out | `[L, T, J]` | I32 | Table rows. |
 ///
 /// ```text
-/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: two requests with one state slot are refused.
+/// Contract: EXACT; accumulator: none; rounding: none; denormals: none: no float is read; NaN: none: no float is read; duplicates: two requests that have rows and one state slot are refused.
 /// ```
 ///
 /// Refused:
@@ -2049,7 +2049,7 @@ impl OpCall for MoeCombine<'_> {
 /// - `request_start`: a first value that is not 0; values ascend from there to T
 /// - `primes`: below 1
 /// - `offsets`, `primes`: offset negative, or offset + prime above 2^31
-/// - `state_slot`: a slot of two requests
+/// - `state_slot`: a slot of two requests that have rows
 /// - `multipliers`, `primes`: N below 2, or J that is no multiple of N - 1
 #[derive(Clone, Copy)]
 pub struct EngramHash<'a> {

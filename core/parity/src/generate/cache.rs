@@ -122,6 +122,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
                     let rows = call.dim("latent", 0);
                     share_slot(call, rows);
                     call.set("row_request", Value::Tensor(HostTensor::i32(&[rows], &vec![1; rows])));
+                    set_int(call, "row_request", 0, 0);
                 },
             },
         ],
@@ -142,9 +143,9 @@ fn one_group(call: &mut Call, row: i32) {
     call.set("out", Value::Tensor(HostTensor::filled(format, &[1, dim], 0)));
 }
 
-/// Two requests, of which the second has all rows, with one state slot.
+/// Two requests with one state slot: the first row, and the other ones.
 pub(super) fn share_slot(call: &mut Call, rows: usize) {
-    call.set("request_start", Value::Tensor(HostTensor::i32(&[3], &[0, 0, rows as i32])));
+    call.set("request_start", Value::Tensor(HostTensor::i32(&[3], &[0, 1, rows as i32])));
     call.set("state_slot", Value::Tensor(HostTensor::i32(&[2], &[0, 0])));
 }
 

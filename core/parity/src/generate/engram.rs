@@ -48,8 +48,11 @@ pub(crate) const SPECS: &[OpSpec] = &[
             Refusal {
                 names: &["state_slot"],
                 change: |call| {
-                    let rows = call.dim("token_ids", 0);
-                    share_slot(call, rows);
+                    let (layers, columns) = (call.dim("primes", 0), call.dim("primes", 1));
+                    call.set("token_ids", Value::Tensor(HostTensor::i32(&[2], &[0, 0])));
+                    call.set("image_mask", Value::Absent);
+                    call.set("rows", Value::Tensor(HostTensor::filled(Format::I32, &[layers, 2, columns], 0)));
+                    share_slot(call, 2);
                 },
             },
             Refusal {
