@@ -1,8 +1,8 @@
 //! What only C can present to an op: argument structs of any length at the edge of memory, values that nobody knows.
 
 use deepinfer_oracle::{Call, Outputs};
-use deepinfer_runtime::OpenDevice;
 use deepinfer_runtime::conformance::{Answer, Presented, expect_refusal, present};
+use deepinfer_runtime::{OpenDevice, PluginError};
 
 use crate::fault::Fault;
 use crate::place::{Layout, PlacedCall};
@@ -12,18 +12,24 @@ use crate::run::{Problem, cannot_upload, problem_of, same_bits};
 fn answer(device: &OpenDevice, call: &Call, how: Presented) -> Result<(Answer, Outputs), Problem> {
     let placed = PlacedCall::new(device, call, Layout::Contiguous).map_err(|error| cannot_upload(&error))?;
     let answer = placed.with(|raw| present(device, raw, how)).map_err(Problem::from)?;
-    // Of what lasts, the next call would report a consequence.
+    // A layer that refuses what is wrong on purpose breaks no rule; that it reports the backend is the outcome.
     if let Answer::Refused(_, error) = &answer
-        && let Some(fault) = Fault::of_error(error.is_panic(), &error.origin, &error.message)
+        && let Some(fault) = kind_of(error).filter(|fault| *fault != Fault::Layer)
     {
         let origin = if error.is_panic() { format!("{}: ", error.origin) } else { String::new() };
         return Err(Problem::named(fault, format!("{origin}{error}")).of(call, None));
     }
+    // Of what lasts, the next call would report a consequence.
     if matches!(&answer, Answer::Refused(_, error) if error.is_lasting()) {
         return Ok((answer, Outputs::new()));
     }
     let found = placed.read(device).map_err(|error| problem_of(error, call, ""))?;
     Ok((answer, found))
+}
+
+/// The kind that an error has by itself.
+fn kind_of(error: &PluginError) -> Option<Fault> {
+    Fault::of_error(error.is_panic(), &error.origin, &error.message)
 }
 
 /// Every length that a struct of an older, of this or of a newer core may have is taken, and nothing beyond it is touched.
@@ -41,6 +47,9 @@ pub(crate) fn any_length_is_taken(device: &OpenDevice, call: &Call, number: usiz
         (Answer::Declined, _) => Err(Problem::Unsupported("supports says no".to_owned())),
         (Answer::Refused(_, error), Presented::Args(bytes)) if bytes < call.op.args_size => {
             expect_refusal(&how.to_string(), &error).map_err(|problem| Problem::named(Fault::OverRead, problem))
+        }
+        (Answer::Refused(_, error), _) if kind_of(&error).is_some() => {
+            Err(Problem::named(Fault::Layer, error.to_string()))
         }
         (Answer::Refused(function, error), _) => Err(Problem::named(
             Fault::SizeEquality,

@@ -5,7 +5,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::accelerators::compile;
-use crate::command::deepinfer;
+use crate::command::{command, deepinfer, finish};
+use crate::containment::built;
 
 const SEEDS: [&str; 3] = ["0", "1", "2"];
 
@@ -27,7 +28,7 @@ const BUGS: [(&str, &str, &str); 10] = [
 const BUGS_FOR_THE_LAYER: [(&str, &str, &str); 3] = [
     ("out-of-bounds", "gather", "validate:poison"),
     ("stale-workspace", "rstd", "validate:poison,shadow=1/1"),
-    ("lying-supports", "rstd", "validate"),
+    ("lying-supports", "rstd", "validate:on=error"),
 ];
 
 /// The compiled liar; `None` on a machine without a C compiler.
@@ -86,6 +87,87 @@ fn the_layer_finds_what_it_sees_by_itself() {
             assert!(findings[0].2.contains("the backend broke a rule"), "{bug}: {findings:?}");
         }
     }
+}
+
+#[test]
+fn a_conclusion_is_the_same_under_the_layer() {
+    let Some(liar) = Liar::new() else { return };
+    for (bug, kind, words) in [
+        ("nan-swallowed", "nan-swallowed", "all of them have a NaN among their values"),
+        ("last-row", "ragged-edge", "all of them have an odd number of rows"),
+        ("many-rows", "wrong-result", "all of them have more than one row"),
+    ] {
+        for layers in ["", "validate:shadow=1/1", "validate:shadow=1/1,on=error,bundles=none"] {
+            let args = ["--ops", "rms_norm", "--level", "L0,L2", "--layers", layers];
+            let (code, findings) = liar.found(bug, &args);
+            assert_eq!(code, Some(1), "{bug}, {layers}");
+            let [(found, _, sentence)] = &findings[..] else { panic!("{bug}, {layers}: {findings:?}") };
+            assert!(found == kind && sentence.contains(words), "{bug}, {layers}: {findings:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_under_the_layer_leaves_nothing_behind_and_prints_its_findings_once() {
+    let Some(liar) = Liar::new() else { return };
+    let temporary = tempfile::tempdir().unwrap();
+    let backend = liar.backend("many-rows");
+    let args = ["parity", "--backend", &backend, "--profile", "none", "--ops", "rms_norm", "--case", "value/*"];
+    let mut command = command(&[&args[..], &["--layers", "validate:shadow=1/1"]].concat());
+    let run = finish(command.env("TMPDIR", temporary.path()));
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "bundles of the layer");
+    assert!(!run.stderr.contains("the backend broke a rule"), "{}", run.stderr);
+    assert!(!run.stdout.contains("deepinfer replay"), "{}", run.stdout);
+}
+
+#[test]
+fn a_panic_is_found_by_that_name_with_and_without_the_layer() {
+    let plugin = built("panics_in_run");
+    for layers in ["", "validate:poison", "validate:poison,on=error"] {
+        for (op, sentence) in [
+            ("rms_norm", "in rms_norm/value/0, a bug of the kernel, in rows of "),
+            (
+                "convert_kv_index",
+                "in convert_kv_index/value/0, panic in plan of convert_kv_index: a bug of the plan, for ",
+            ),
+        ] {
+            let args = ["--ops", op, "--cases", "3", "--layers", layers];
+            let (code, findings) = found(plugin.to_str().unwrap(), &args);
+            assert_eq!(code, Some(1), "{op}, {layers}");
+            let [(kind, _, said)] = &findings[..] else { panic!("{op}, {layers}: {findings:?}") };
+            assert_eq!(kind, "panic", "{layers}: {findings:?}");
+            assert!(said.contains(sentence) && said.contains("lib.rs:"), "{layers}: {said}");
+        }
+    }
+}
+
+#[test]
+fn an_op_of_the_vendor_is_not_tested_and_must_have_a_name_of_its_own() {
+    let Some(liar) = Liar::new() else { return };
+    let own = liar.backend("own-op");
+    let not_for = "the plugin has it, but parity has no cases for a vendor's own op";
+    let run = deepinfer(&["parity", "--backend", &own, "--profile", "none", "--ops", "polish"]);
+    run.refused(&["--ops \"polish\" fits polish", not_for]);
+    deepinfer(&["parity", "--backend", &own, "--ops", "polosh"]).refused(&["fits none of"]);
+    let table = ["--profile", "none", "--level", "L0", "--case", "op-table"];
+    let run = deepinfer(&[&["parity", "--backend", &own][..], &table].concat());
+    assert!(run.succeeded().contains(&format!("not tested: polish: {not_for}")), "{run:?}");
+
+    let misnamed = liar.backend("misnamed");
+    let run = deepinfer(&[&["parity", "--backend", &misnamed][..], &table].concat());
+    assert!(run.stdout.contains("the own op 0x80000001 is called rstd, which is an op of the catalogue"), "{run:?}");
+    let (library, options) = misnamed.split_once('?').unwrap();
+    let run = deepinfer(&["plugin", "inspect", library, "--options", options]);
+    assert!(run.succeeded().contains("an own op with the name of one of the catalogue: rename it"), "{run:?}");
+}
+
+#[test]
+fn a_wrong_value_that_is_accepted_is_told() {
+    let Some(liar) = Liar::new() else { return };
+    let (_, findings) = liar.found("careless", &["--ops", "convert_kv_index", "--case", "refusal/*"]);
+    let [(kind, _, sentence)] = &findings[..] else { panic!("{findings:?}") };
+    assert!(kind == "accepts-wrong" && sentence.contains("positions[0, 0]=2147483647"), "{sentence}");
 }
 
 #[test]

@@ -124,10 +124,16 @@ fn a_call_that_ended_its_process_does_so_again_and_harms_nobody() {
 fn a_row_that_depends_on_its_company_is_kept_with_the_call_that_shows_it() {
     let Some(liar) = Liar::new() else { return };
     let bundle = liar.bundle("company", "rows.1");
-    // The call of fewer rows: alone, its result is right.
+    // The call of fewer rows: alone, its result is right. The check is made again, too.
     let run = replay(&bundle, &liar.backend("company"), &[]);
-    assert!(run.stdout.contains("the bits are others than among all"), "{run:?}");
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let again = "convert_kv_index/rows/1 is about more than this one call; made again, it FAILS: of the rows ";
+    assert!(run.stdout.contains(again), "{run:?}");
     assert!(run.stdout.contains("the recorded bits come again"), "{run:?}");
+    assert!(run.stderr.contains("convert_kv_index/rows/1 fails again on liar"), "{run:?}");
+    let run = replay(&bundle, "cpu", &["--json"]);
+    run.succeeded_quietly();
+    assert_eq!(json(&run)["answers"][0]["check"]["outcome"], "passed");
 }
 
 #[test]

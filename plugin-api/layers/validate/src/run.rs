@@ -324,7 +324,9 @@ impl Layer {
         let takes_all = job.sampled || records.is_some();
         let written = check::written(&job.call);
         let calm = Calm::before(self, job);
+        let mut held = None;
         if self.options.poison {
+            held = Some(lane.read(&watch::outputs(&job.call))?);
             lane.fill(&watch::outputs(&job.call), POISON)?;
             lane.fill(&Ranges::of(vec![job.call.workspace.clone()]), POISON)?;
         }
@@ -335,7 +337,11 @@ impl Layer {
         }
         let before = lane.read(&Ranges::of(looked_at))?;
         // SAFETY: the same contract.
-        let error = unsafe { self.call_next(job, args) }?;
+        let outcome = unsafe { self.call_next(job, args) };
+        if let Some(held) = held.filter(|_| !matches!(&outcome, Ok(error) if error.is_null())) {
+            put_back(&lane, &held);
+        }
+        let error = outcome?;
         let after = lane.read(&watched);
         // A call that failed may have written its outputs, but nothing else; with an error of its own to report, the
         // finding is in the report and in the log.
@@ -517,6 +523,19 @@ impl Layer {
         unsafe { self.settle(error) }.ok()?;
         let after = lane.read(&self.watched(job, true)).ok()?;
         shadow::found(&job.call, &after)
+    }
+}
+
+/// A call that is refused has written nothing: outputs that are still as they were poisoned get what they held before.
+fn put_back(lane: &Lane<'_>, held: &Image) {
+    for (range, bytes) in held.pieces() {
+        // On a device that is lost there is nothing to be put back.
+        let Ok(now) = lane.read(&Ranges::of(vec![range.clone()])) else { return };
+        if now.get(range).is_some_and(|now| now.iter().all(|&byte| byte == POISON))
+            && lane.write(range.start, bytes).is_err()
+        {
+            return;
+        }
     }
 }
 
