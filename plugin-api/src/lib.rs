@@ -5,7 +5,7 @@
 //! - [`sdk`]: what a backend written in Rust implements; it contains panics, checks arguments and fills the tables.
 //! - [`numerics`]: the number formats, shared by both sides.
 //!
-//! Start with the guide, `README.md` of this folder; [`kernel!`] and [`sdk`] are its reference in Rust. Each op is a type of
+//! Start with the [`guide`]; [`kernel!`] and [`sdk`] are its reference in Rust. Each op is a type of
 //! [`generated`] with its meaning, shapes, formats, contract and refusals: [`generated::Rstd`], for instance.
 //!
 //! A backend depends on this crate and on nothing else of DeepInfer. A kernel is a function, here for all formats that the
@@ -38,6 +38,10 @@ pub mod contract;
 pub mod extents;
 pub mod format;
 pub mod generated;
+/// The guide for authors, `README.md` of this crate's folder.
+// Its examples are tested where plugins are built: most are commands, C or JSON.
+#[cfg_attr(not(doctest), doc = "", doc = include_str!("../README.md"))]
+pub mod guide {}
 pub mod reflection;
 pub mod sdk;
 

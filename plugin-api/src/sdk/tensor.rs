@@ -45,6 +45,20 @@ macro_rules! element {
 element!(f32 => F32, Bf16 => Bf16, i32 => I32, i64 => I64, u8 => U8);
 
 /// A tensor that is read.
+///
+/// Of one format, [`In::rows`] or [`In::slice`]; of any floating-point format that the catalogue allows, [`In::floats`]:
+///
+/// ```
+/// use deepinfer_plugin_api::sdk::Fault;
+/// use deepinfer_plugin_api::sdk::tensor::In;
+///
+/// /// The sum of each row of `x`, F32 or BF16 or quantised, and the largest of the indices beside it.
+/// fn survey(x: &In<'_>, index: &In<'_>) -> Result<(Vec<f32>, Option<i32>), Fault> {
+///     let (rows, mut buffer) = (x.floats()?, Vec::new());
+///     let sums = (0..rows.count()).map(|row| rows.load(row, &mut buffer).iter().sum()).collect();
+///     Ok((sums, index.slice::<i32>()?.iter().copied().max()))
+/// }
+/// ```
 #[derive(Clone, Copy)]
 pub struct In<'a> {
     meta: Meta<'a>,
@@ -209,6 +223,23 @@ impl<'a> ShapedList for InList<'a> {
 }
 
 /// A tensor that is written, or read and written.
+///
+/// [`Out::slice_mut`] needs one that is contiguous, as those of one dimension are; the rows of others may lie apart:
+///
+/// ```
+/// use deepinfer_plugin_api::sdk::Fault;
+/// use deepinfer_plugin_api::sdk::tensor::{In, Out};
+///
+/// /// Twice `x`, rounded once to the format of `out`, F32 or BF16.
+/// fn double(x: &In<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
+///     let (rows, mut buffer) = (x.floats()?, Vec::new());
+///     for (row, mut out) in out.float_rows_mut()?.into_iter().enumerate() {
+///         let values: Vec<f32> = rows.load(row, &mut buffer).iter().map(|v| 2.0 * v).collect();
+///         out.store(&values);
+///     }
+///     Ok(())
+/// }
+/// ```
 pub struct Out<'a> {
     meta: Meta<'a>,
 }

@@ -117,7 +117,7 @@ fn a_project_in_cpp() {
 struct RustProject {
     project: Scaffold,
     /// Holds the SDK: nothing but a copy of the folder `plugin-api`.
-    _sdk: TempDir,
+    elsewhere: TempDir,
 }
 
 impl RustProject {
@@ -125,7 +125,7 @@ impl RustProject {
         let elsewhere = tempfile::tempdir().unwrap();
         let sdk = elsewhere.path().join("plugin-api");
         copy_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugin-api"), &sdk);
-        Self { project: Scaffold::with("my-npu", "rust", &["--sdk", sdk.to_str().unwrap()]), _sdk: elsewhere }
+        Self { project: Scaffold::with("my-npu", "rust", &["--sdk", sdk.to_str().unwrap()]), elsewhere }
     }
 
     /// Runs Cargo, warnings being errors. What the SDK depends on is on this machine; nothing is fetched.
@@ -265,6 +265,20 @@ fn a_project_in_rust() {
     let library = rust.build();
     let declared = deepinfer(&["plugin", "inspect", library.to_str().unwrap()]);
     declared.refused(&["vendor_op! declares npu_scale, but it has no kernel"]);
+
+    // An SDK of another catalogue: what was built with it says so, and no project begins with it.
+    let sdk = rust.elsewhere.path().join("plugin-api");
+    let generated = fs::read_to_string(sdk.join("src/generated.rs")).unwrap();
+    let (before, after) = generated.split_once("pub const DIGEST: u64 = 0x").expect("the digest");
+    let other = format!("{before}pub const DIGEST: u64 = 0x0000000000000abc{}", &after[16..]);
+    fs::write(sdk.join("src/generated.rs"), other).unwrap();
+    rust.set_ops(&[("front_page", &front_page)]);
+    let library = rust.build();
+    let seen = deepinfer(&["plugin", "inspect", library.to_str().unwrap()]);
+    let text = seen.succeeded();
+    assert!(text.contains("catalogue 0000000000000abc, ") && text.contains("built from another catalogue"), "{text}");
+    let new = deepinfer(&["plugin", "new", "npu", "--lang", "rust", "--sdk", sdk.to_str().unwrap()]);
+    new.refused(&["another catalogue of ops (0000000000000abc)", "a checkout of DeepInfer of this version"]);
 }
 
 /// What the folder `plugin-api` writes out is what the workspace says.

@@ -67,6 +67,7 @@ fn section(op: &str) -> String {
         match line {
             _ if line.starts_with("```") || line.starts_with("|---") || line.starts_with("| argument |") => {}
             _ if line.starts_with('|') => add(&mut text, &argument(line)),
+            _ if line.starts_with("- ") => add(&mut text, &line.replace('`', "")),
             _ => add(&mut text, line),
         }
     }
@@ -135,6 +136,8 @@ mod tests {
             }
             assert_eq!(text.matches("// Contract: ").count(), required_ops("v41-text").unwrap().len() - 1);
             assert_eq!(text.matches("// ---- ").count(), text.matches("\n// Contract: ").count());
+            assert_eq!(text.matches("// ---- ").count(), text.matches("\n// Refused:").count());
+            assert!(text.contains("// - experts: K above E\n"), "{text}");
         }
     }
 }
