@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -32,7 +32,7 @@ const MOST_MESSAGE: u64 = 64 << 20;
 /// Messages that wait to be taken.
 const MOST_WAITING: usize = 8;
 /// Longest line of a plugin; what is longer counts as several.
-const MOST_WORDS: u64 = 1 << 16;
+const MOST_WORDS: u64 = 1 << 12;
 /// How often a process is asked whether it has ended: a process that the plugin has started may keep its pipes open.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// Time for what a process has said before its end to arrive.
@@ -85,11 +85,16 @@ impl Link {
     /// From now on, this process ends when the other does. Nothing more is read.
     pub(crate) fn end_with_the_other(&mut self) {
         let Some(mut incoming) = self.incoming.take() else { return };
+        // A thread that starts needs the lock of the dynamic linker, which a plugin that hangs while it is loaded holds.
+        let has_started = Arc::new(Barrier::new(2));
+        let starting = has_started.clone();
         std::thread::spawn(move || {
+            starting.wait();
             // Nothing comes: this returns when the other end is closed.
             let _ = incoming.read(&mut [0]);
             kill_self();
         });
+        has_started.wait();
     }
 
     /// Sends a message.
