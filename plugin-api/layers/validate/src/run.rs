@@ -326,8 +326,10 @@ impl Layer {
         let calm = Calm::before(self, job);
         let mut held = None;
         if self.options.poison {
-            held = Some(lane.read(&watch::outputs(&job.call))?);
-            lane.fill(&watch::outputs(&job.call), POISON)?;
+            let outputs = watch::outputs(&job.call);
+            let before = lane.read(&written)?;
+            lane.fill(&outputs, POISON)?;
+            held = Some(Held { outputs, before });
             lane.fill(&Ranges::of(vec![job.call.workspace.clone()]), POISON)?;
         }
         let watched = self.watched(job, takes_all);
@@ -338,11 +340,15 @@ impl Layer {
         let before = lane.read(&Ranges::of(looked_at))?;
         // SAFETY: the same contract.
         let outcome = unsafe { self.call_next(job, args) };
-        if let Some(held) = held.filter(|_| !matches!(&outcome, Ok(error) if error.is_null())) {
-            put_back(&lane, &held);
+        let has_run = matches!(&outcome, Ok(error) if error.is_null());
+        if let Some(held) = held.as_ref().filter(|_| !has_run) {
+            held.put_back_untouched(&lane);
         }
         let error = outcome?;
         let after = lane.read(&watched);
+        if let Some(held) = held.as_ref().filter(|_| has_run && after.is_err()) {
+            held.put_back(&lane);
+        }
         // A call that failed may have written its outputs, but nothing else; with an error of its own to report, the
         // finding is in the report and in the log.
         let change = after
@@ -526,16 +532,32 @@ impl Layer {
     }
 }
 
-/// A call that is refused has written nothing: outputs that are still as they were poisoned get what they held before.
-fn put_back(lane: &Lane<'_>, held: &Image) {
-    for (range, bytes) in held.pieces() {
+/// What the poison has to make good: a call that is refused has written nothing.
+struct Held {
+    outputs: Ranges,
+    before: Image,
+}
+
+impl Held {
+    /// Outputs that are still as they were poisoned get what they held before.
+    fn put_back_untouched(&self, lane: &Lane<'_>) {
         // On a device that is lost there is nothing to be put back.
-        let Ok(now) = lane.read(&Ranges::of(vec![range.clone()])) else { return };
-        if now.get(range).is_some_and(|now| now.iter().all(|&byte| byte == POISON))
-            && lane.write(range.start, bytes).is_err()
-        {
-            return;
+        let Ok(now) = lane.read(&self.outputs) else { return };
+        for range in self.outputs.iter() {
+            if let (Some(now), Some(bytes)) = (now.get(range), self.before.get(range))
+                && now.iter().all(|&byte| byte == POISON)
+                && lane.write(range.start, bytes).is_err()
+            {
+                return;
+            }
         }
+    }
+
+    /// All that a call writes gets what it held before: the call has failed when its work was waited for here, which its
+    /// caller is told as if it had been refused.
+    fn put_back(&self, lane: &Lane<'_>) {
+        // As above.
+        let _ = self.before.pieces().try_for_each(|(range, bytes)| lane.write(range.start, bytes));
     }
 }
 
