@@ -55,6 +55,14 @@ pub enum RequestError {
         /// Most tokens of prompt and output.
         longest: usize,
     },
+    /// There are neither parameters for all inputs nor for each.
+    #[error("there are {params} values of parameters for {inputs} inputs; give one for all, or one for each")]
+    ParamsMismatch {
+        /// Inputs.
+        inputs: usize,
+        /// Values of parameters.
+        params: usize,
+    },
     /// Stop strings without a tokenizer.
     #[error("the model has no tokenizer.json, so stop strings cannot be found; use stop_token_ids")]
     NoTextToStop,
@@ -77,6 +85,7 @@ impl RequestError {
             RequestError::TokenOutOfRange { .. } => "token_out_of_range",
             RequestError::PromptTooLong { .. } => "prompt_too_long",
             RequestError::InvalidParameter { .. } => "invalid_parameter",
+            RequestError::ParamsMismatch { .. } => "params_mismatch",
             RequestError::DoesNotFit { .. } => "does_not_fit",
             RequestError::NoTokenizer | RequestError::NoTextToStop => "no_tokenizer",
             RequestError::Tokenizer(_) => "tokenizer",

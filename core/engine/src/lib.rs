@@ -12,6 +12,7 @@ mod adjust;
 mod builder;
 mod engine;
 mod error;
+mod generate;
 pub mod jsonl;
 mod logprobs;
 mod output;
@@ -37,6 +38,7 @@ pub mod batching {
     pub use deepinfer_scheduler::{Policy, RequestId, Stats, StepPlan};
 
     pub use crate::builder::{BuildError, EngineBuilder, EngineConfig};
+    pub use crate::generate::Input;
     pub use crate::output::{Completion, RequestOutput, StopReason, TokenEvent};
     pub use crate::step_loop::{Engine, Event, StepHook};
     pub use crate::thread::{EngineHandle, EngineThread, RequestStream, RequestTimes, StreamEvent};

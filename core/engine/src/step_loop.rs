@@ -54,7 +54,7 @@ pub enum Event {
 /// Runs requests, many at a time. What each gets depends on its tokens, its parameters and its seed alone.
 ///
 /// [`Engine::submit`] queues requests, [`Engine::step`] does a turn of work and [`Engine::events`] gives what came of it;
-/// [`Engine::run`] and [`Engine::run_all`] do all three until requests are done. There is no thread and no clock here: see
+/// [`Engine::generate`], [`Engine::run`] and [`Engine::run_all`] do all three until requests are done. There is no thread and no clock here: see
 /// [`EngineThread`](crate::batching::EngineThread).
 pub struct Engine {
     model: Model,
@@ -72,7 +72,8 @@ pub struct Engine {
     /// The step whose tokens are not taken in yet.
     in_flight: Option<StepInFlight>,
     spare_plans: Vec<StepPlan>,
-    events: Vec<(RequestId, Event)>,
+    /// News that nobody has asked for yet.
+    pub(crate) events: Vec<(RequestId, Event)>,
     /// Why nothing runs any more.
     lost: Option<OpError>,
 }
@@ -151,6 +152,11 @@ impl Engine {
     /// Pages, slots and requests, and what was done so far.
     pub fn stats(&self) -> Stats {
         self.scheduler.stats()
+    }
+
+    /// The tokenizer, if the model has one.
+    pub fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
+        self.tokenizer.as_ref()
     }
 
     /// Most tokens of a request, prompt and output together.
@@ -248,72 +254,6 @@ impl Engine {
         } else {
             self.take_in(step);
         }
-    }
-
-    /// Runs one request to its end, beside those that are there. `on_token` sees every token as it comes, and may return
-    /// `false` to abort the request.
-    ///
-    /// # Errors
-    /// As [`Engine::submit`]. What goes wrong later is in the output.
-    pub fn run(
-        &mut self,
-        request: Request,
-        on_token: &mut dyn FnMut(&TokenEvent) -> bool,
-    ) -> Result<RequestOutput, EngineError> {
-        let id = self.submit(request)?;
-        let mut others = Vec::new();
-        loop {
-            self.step();
-            let (mut go_on, mut finished) = (true, None);
-            for (of, event) in self.events.drain(..) {
-                match event {
-                    Event::Token(token) if of == id => go_on &= on_token(&token),
-                    Event::Finished(output) if of == id => finished = Some(*output),
-                    other => others.push((of, other)),
-                }
-            }
-            if let Some(output) = finished {
-                self.events = others;
-                return Ok(output);
-            }
-            if !go_on {
-                self.abort(id);
-            }
-        }
-    }
-
-    /// Runs requests together and returns their outputs in the order of the requests. A request that is refused has an output
-    /// that says so, and the others run.
-    pub fn run_all(&mut self, requests: Vec<Request>) -> Vec<RequestOutput> {
-        let mut outputs: Vec<Option<RequestOutput>> = Vec::with_capacity(requests.len());
-        let mut places = HashMap::new();
-        for (place, request) in requests.into_iter().enumerate() {
-            let (name, prompt) = (request.id.clone(), request.prompt_token_ids.clone());
-            outputs.push(match self.submit(request) {
-                Ok(id) => {
-                    places.insert(id, place);
-                    None
-                }
-                Err(error) => Some(RequestOutput::refused(name, prompt, error)),
-            });
-        }
-        let mut others = Vec::new();
-        let mut missing = places.len();
-        while missing > 0 {
-            self.step();
-            for (id, event) in self.events.drain(..) {
-                match (places.get(&id), event) {
-                    (Some(&place), Event::Finished(output)) => {
-                        outputs[place] = Some(*output);
-                        missing -= 1;
-                    }
-                    (Some(_), Event::Token(_)) => {}
-                    (None, event) => others.push((id, event)),
-                }
-            }
-        }
-        self.events = others;
-        outputs.into_iter().flatten().collect()
     }
 
     /// Queues what a step does before the draw.

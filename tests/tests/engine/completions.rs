@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use deepinfer_engine::batching::{Completion, Engine, EngineConfig, StopReason};
+use deepinfer_engine::batching::{Completion, Engine, EngineConfig, Input, StopReason};
 use deepinfer_engine::{EngineError, FinishReason, Request, RequestError, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::tokenizer::Tokenizer;
@@ -161,4 +161,27 @@ fn refusals_come_before_any_work_and_a_caller_can_end_a_request() {
     let again = SamplingParams { seed: first.seed, ..unseeded };
     let second = engine.run(request("b", &text[..20], again), &mut |_| true).expect("it is valid");
     assert_eq!(first.outputs[0].token_ids(), second.outputs[0].token_ids());
+}
+
+#[test]
+fn outputs_come_in_the_order_of_the_inputs_with_parameters_for_all_or_for_each() {
+    let mut engine = engine(512);
+    let text = Input::Text("Once upon a time".to_owned());
+    let inputs =
+        [text.clone(), Input::TokenIds(vec![5, 9999]), Input::Text(String::new()), Input::TokenIds(vec![7; 9]), text];
+    let mismatch = engine.generate(&inputs, &[drawn(3, 1), drawn(4, 1)]).expect_err("two for five");
+    assert_eq!(mismatch, RequestError::ParamsMismatch { inputs: 5, params: 2 });
+    assert!(!engine.has_work());
+
+    let each: Vec<SamplingParams> = (0..5).map(|i| drawn(9 - i, 1)).collect();
+    for (params, lengths) in [(&each[..], [9, 0, 0, 6, 5]), (&each[..1], [9, 0, 0, 9, 9])] {
+        let outputs = engine.generate(&inputs, params).expect("the numbers fit");
+        assert_eq!(outputs.iter().map(|output| output.id.as_str()).collect::<Vec<_>>(), ["0", "1", "2", "3", "4"]);
+        let found: Vec<usize> = outputs.iter().map(|output| output.outputs[0].steps.len()).collect();
+        assert_eq!(found, lengths);
+        let error = |place: usize| outputs[place].outputs[0].error.as_ref().map(EngineError::code);
+        assert_eq!([0, 1, 2, 3, 4].map(error), [None, Some("token_out_of_range"), Some("empty_prompt"), None, None]);
+        let [first, last] = [0, 4].map(|place: usize| outputs[place].outputs[0].token_ids());
+        assert!(first.starts_with(&last));
+    }
 }
