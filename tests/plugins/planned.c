@@ -1,5 +1,6 @@
 /* Two implementations of rstd that plan. `fast` declares batch invariance for calls of one row alone, `slow` for all calls.
- * Devices, memory and arithmetic are those of host_backend.c; `probe_*` count. */
+ * Devices, memory and arithmetic are those of host_backend.c; `probe_*` count. With -DDECLINES_LATE both leave a plan that
+ * they have freed, and decline. */
 #define NAME "planned"
 #define deepinfer_backend_entry host_backend_entry
 #include "host_backend.c"
@@ -12,6 +13,15 @@ int probe_live_plans(void);
 int probe_fast_runs(void) { return fast_runs; }
 int probe_slow_runs(void) { return slow_runs; }
 int probe_live_plans(void) { return live_plans; }
+
+#ifdef DECLINES_LATE
+static DiError *decline(DiBackend *b, DiDevice *d, const DiOpHeader *h, DiPlan **out, DiPlanInfo *info) {
+  rstd_plan(b, d, h, out, info);
+  rstd_plan_destroy(b, *out);
+  return fail(DI_E_UNSUPPORTED, 0, "declined after all");
+}
+#define rstd_plan(b, d, h, out, info) (--live_plans, decline(b, d, h, out, info))
+#endif
 
 static DiError *plan_fast(DiBackend *b, DiDevice *d, const DiOpHeader *h, DiPlan **out, DiPlanInfo *info) {
   ++live_plans;

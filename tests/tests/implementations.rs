@@ -202,3 +202,16 @@ fn an_argument_struct_may_be_longer_than_the_catalogues() {
     device.dispatch_padded(&Rstd { x: &x, eps: 0.0, out: &out }, 16).unwrap();
     assert_eq!(rstd(&device, 4, 0.0).unwrap(), 0.5);
 }
+
+#[test]
+fn a_plan_that_a_failed_call_has_left_is_not_destroyed() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = c_plugin::plugin(folder.path(), "planned.c", "libdeepinfer_late.so", &["-DDECLINES_LATE"]);
+    let Some(path) = plugin else { return };
+    let device = load(&path, "").unwrap().open(0).unwrap();
+    let error = rstd(&device, 4, 0.0).unwrap_err();
+    assert!(matches!(error, OpError::Unsupported { .. }), "{error:?}");
+    assert_contains(&error.to_string(), &["fast: ", "slow: ", "declined after all"]);
+    drop(device);
+    assert_eq!(probe(&path, "probe_live_plans"), 0);
+}

@@ -96,6 +96,7 @@ fn a_file_that_is_no_bundle_says_why() {
         (r#""shape":[1,32]"#, r#""shape":[1,64]"#, "of 64 by its description"),
         (r#""shape":[1,32]"#, r#""shape":[32]"#, "has 2 to 4 dimensions"),
         (r#""shape":[1,32]"#, r#""shape":[4294967296,4294967296]"#, "which no memory holds"),
+        (r#""shape":[1,32]"#, r#""shape":[0,9223372036854775808]"#, "which no memory holds"),
         (r#""format":"FP8_ROW32""#, r#""format":"FP8_ROW16""#, "unknown format"),
         (r#""format":"FP8_ROW32""#, r#""format":"BF16""#, "call.x is F8_E4M3"),
         (r#""outputs":["out"]"#, r#""outputs":["x"]"#, "x is no output"),

@@ -93,6 +93,8 @@ mod tests {
 
     #[test]
     fn no_rows_and_no_copies() {
+        const MANY: usize = 1 << 31;
+        assert!(run(Tensor::f32(&[0, MANY, 3], &[]), &Tensor::f32(&[0, 3], &[]), [0, MANY], &[], &[]).is_empty());
         assert!(run(Tensor::f32(&[0, 2, 3], &[]), &Tensor::f32(&[0, 3], &[]), [0, 2], &[], &[]).is_empty());
         assert!(run(Tensor::f32(&[1, 0, 3], &[]), &Tensor::f32(&[1, 3], &[1.0; 3]), [1, 0], &[], &[]).is_empty());
     }

@@ -111,3 +111,27 @@ pub(crate) fn of_failure(folder: &Path, case: &Case, failure: &Failure) -> anyho
     write(&path, &Bundle { problem: Some(failure.to_string()), ..bundle })?;
     Ok(Some(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use deepinfer_parity::{Check, cases};
+
+    use super::*;
+
+    #[test]
+    fn two_runs_may_share_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let case = cases("rstd", Check::Value, 0, Some(1)).remove(0);
+        let (path, tasks) = (path_of(folder.path(), &case), [Task::Op(case)]);
+        let bundle = case.bundle().unwrap();
+        // What is not there, because the other has removed it, is no error.
+        remove_old(folder.path(), &tasks).unwrap();
+        write(&path, &bundle).unwrap();
+        write(&path, &bundle).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file stays");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(read(&path).unwrap().call.to_string(), bundle.call.to_string());
+        remove_old(folder.path(), &tasks).unwrap();
+        assert!(!path.exists());
+    }
+}

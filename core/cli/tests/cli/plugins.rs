@@ -2,8 +2,11 @@
 //! and with layers.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -346,5 +349,107 @@ fn the_worker_ends_with_the_program_that_asked() {
     let mut worker = command(&["plugin-worker", &spins]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     assert_eq!(worker.try_wait().unwrap(), None);
     drop(worker.stdin.take());
-    assert_eq!(worker.wait().unwrap().code(), Some(1));
+    assert_eq!(worker.wait().unwrap().signal(), Some(9), "nothing of the plugin runs at its end");
+
+    // Nor does it outlive a program that was killed, not even while the plugin is mapped.
+    let sleeps = folder.add("hostile.c", "libsleeps.so", &["-DSLEEPS"]).unwrap();
+    let mut asks = folder.command(&["plugin", "inspect", &sleeps]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(asks.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    asks.kill().unwrap();
+    asks.wait().unwrap();
+    wait_for_the_end_of(&line);
+}
+
+/// Waits until the process of a line `process N` is gone, or only its place in the table of processes is left.
+#[track_caller]
+fn wait_for_the_end_of(line: &str) {
+    let id = line.trim().strip_prefix("process ").unwrap_or_else(|| panic!("{line:?}"));
+    let until = Instant::now() + Duration::from_secs(60);
+    while let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) {
+        if stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z')) {
+            return;
+        }
+        assert!(Instant::now() < until, "process {id} lives on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_a_plugin_prints_or_starts_does_not_keep_the_command() {
+    let folder = Folder::new();
+    let Some(floods) = folder.add("hostile.c", "libfloods.so", &["-DFLOODS"]) else { return };
+    let run = folder.run(&["plugin", "inspect", &floods, "--timeout", "1"]);
+    assert_eq!(run.code, Some(2));
+    assert!(run.stderr.len() < 200_000, "{} bytes", run.stderr.len());
+    assert_contains(run.stderr.lines().last().unwrap(), &["it did not finish loading within 1 s"]);
+
+    // The end of the process counts, and not that of its pipes.
+    let orphans = folder.add("hostile.c", "liborphans.so", &["-DORPHANS"]).unwrap();
+    let run = folder.run(&["plugin", "inspect", &orphans, "--timeout", "60"]);
+    let lines: Vec<&str> = run.stderr.lines().collect();
+    assert_eq!((run.code, lines.len()), (Some(2), 2), "{lines:?}");
+    wait_for_the_end_of(lines[0]);
+    assert_contains(lines[1], &["while it was loaded, killed by signal 6 (SIGABRT)"]);
+}
+
+#[test]
+fn a_plugin_cannot_turn_an_end_into_success() {
+    let folder = Folder::new();
+    let Some(ends) = folder.add("ends.c", "libdeepinfer_ends.so", &["-DEXITS"]) else { return };
+    let run = folder.run(&["plugin", "inspect", &ends]);
+    run.refused(&["after it had told what it is, the process exited with code 0"]);
+    folder.run(&["generate", "x", "--accelerator", &ends]).refused(&["it does not implement"]);
+    let run = folder.run(&["parity", "--backend", &ends, "--ops", "rstd", "--profile", "none"]);
+    run.refused(&["does not load: after it was loaded, the process exited with code 0"]);
+    let exits = folder.add("hostile.c", "libexits.so", &["-DEXITS"]).unwrap();
+    let run = folder.run(&["generate", "x", "--accelerator", &exits]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_contains(&run.stderr, &["error: a plugin ended the process by exit"]);
+
+    let forges = folder.add("forges.c", "libdeepinfer_forges.so", &[]).unwrap();
+    let args = ["--ops", "rstd", "--profile", "none", "--case", "value/1"];
+    let run = folder.run(&[&["parity", "--backend", &forges], &args[..]].concat());
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_contains(&run.stdout, &["1\\nall 9 cases pass \\u{202e} on", "the process exited with code 0"]);
+    assert!(!run.stdout.contains("\nall 9"), "{}", run.stdout);
+}
+
+#[test]
+fn settings_of_whoever_started_the_command_are_told_or_do_not_matter() {
+    // `SIGCHLD` is ignored, which is inherited.
+    let mut ignoring = Command::new("sh");
+    ignoring.args(["-c", "trap '' CHLD; exec \"$0\" doctor", env!("CARGO_BIN_EXE_deepinfer")]);
+    ignoring.env("DEEPINFER_ACCELERATOR", "cpu").env("XDG_DATA_HOME", "/nonexistent");
+    assert_contains(finish(&mut ignoring).succeeded(), &["selected: device 0 of cpu"]);
+
+    let run = finish(command(&["doctor"]).env("DEEPINFER_OP_IMPL", "garbage"));
+    assert_contains(run.succeeded(), &["selected: nothing: \"garbage\" pins no implementations"]);
+
+    let run = finish(command(&["doctor"]).env("DEEPINFER_PLUGIN_PATH", "/nowhere\nerror \u{202e}"));
+    run.succeeded();
+    assert_contains(&run.stderr, &["/nowhere\\nerror \\u{202e} is not searched"]);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+
+    // An option that looks like one of the command is the backend's.
+    let run = finish(&mut command(&["backends", "--accelerator", "cpu?-x=1"]));
+    assert_contains(&run.stdout, &["option \"-x=1\" is unknown"]);
+}
+
+#[test]
+fn a_malformed_table_of_own_ops_is_told_under_the_validation_layer() {
+    let folder = Folder::new();
+    for (switch, problem) in [
+        ("-DWILD_TABLE", "is at 0x1, which is not aligned"),
+        ("-DNO_ROWS", "the table of its own ops has an entry 0 that is at no address"),
+        ("-DNO_ARGS", "row 0 of its own ops has an argument list that has an entry 0 that is at no address"),
+        ("-DODD_ROW", "it must lie behind the head, within the struct, at a multiple of 4"),
+    ] {
+        let Some(path) = folder.add("vendor_op.c", "libdeepinfer_vendor.so", &[switch]) else { return };
+        let args = ["backends", "--accelerator", &path];
+        let run = finish(folder.command(&args).env("DEEPINFER_LAYERS", "validate"));
+        run.succeeded();
+        assert_contains(&run.stderr, &["validate (struct)", problem]);
+        assert_contains(&run.stdout, &["c-vendor + validate"]);
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -196,4 +197,16 @@ fn what_cannot_be_replayed_is_refused() {
     replay(&cut, "cpu", &[]).refused(&["cut", "not a bundle"]);
     let model = crate::command::repository("models/deepseek-v41-mini/model.safetensors");
     replay(&model, "cpu", &[]).refused(&["model.safetensors", "no deepinfer_bundle"]);
+}
+
+#[test]
+fn what_is_no_regular_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in [&pipe, Path::new("/dev/zero"), folder.path()] {
+        replay(path, "cpu", &[]).refused(&["is not a regular file"]);
+    }
+    let list = pipe.to_str().unwrap();
+    deepinfer(&["parity", "--backend", "cpu", "--expect-failures", list]).refused(&["is not a regular file"]);
 }
