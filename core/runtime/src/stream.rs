@@ -99,7 +99,10 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Err(fault) = self.synchronize() {
+        // Of a device that is known to be lost, every wait says that again.
+        if let Err(fault) = self.synchronize()
+            && self.opened.lost.get().is_none()
+        {
             tracing::warn!("{}: the last work on the device failed: {fault}", self.opened.backend.name());
         }
         // SAFETY: made by this table, destroyed once, after its work and before its device.

@@ -92,7 +92,7 @@ pub(crate) unsafe fn guard_void(
     });
     match outcome.and(waited) {
         Err(fault) if matches!(fault.code, FaultCode::Panic | FaultCode::DeviceLost) => {
-            layer.warn_of_loss(|| format!("{what}: {fault}; nothing more is looked at where memory is freed"));
+            layer.note_loss(|| format!("{what}: {fault}; nothing more is looked at where memory is freed"));
         }
         Err(fault) => log(LogLevel::Error, format!("{what}: {fault}")),
         Ok(()) => {}

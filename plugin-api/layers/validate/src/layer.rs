@@ -44,7 +44,7 @@ pub(crate) struct Layer {
     queues: Mutex<BTreeMap<Handle, Arc<HostQueue>>>,
     points: Mutex<BTreeMap<Handle, Arc<HostEvent>>>,
     has_warned_of_capture: AtomicBool,
-    has_warned_of_loss: AtomicBool,
+    has_noted_loss: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -84,7 +84,7 @@ impl Layer {
             queues: Mutex::default(),
             points: Mutex::default(),
             has_warned_of_capture: AtomicBool::new(false),
-            has_warned_of_loss: AtomicBool::new(false),
+            has_noted_loss: AtomicBool::new(false),
         })
     }
 
@@ -153,10 +153,10 @@ impl Layer {
         lock(&self.promises).contains(&(implementation, signature))
     }
 
-    /// Says once that the backend is lost: what is freed afterwards would all say the same.
-    pub(crate) fn warn_of_loss(&self, text: impl FnOnce() -> String) {
-        if !self.has_warned_of_loss.swap(true, Ordering::Relaxed) {
-            log(LogLevel::Warn, text());
+    /// Says once that the backend is lost, which its caller has been told: what is freed afterwards would all say the same.
+    pub(crate) fn note_loss(&self, text: impl FnOnce() -> String) {
+        if !self.has_noted_loss.swap(true, Ordering::Relaxed) {
+            log(LogLevel::Info, text());
         }
     }
 
