@@ -106,18 +106,37 @@ fn the_helpers_compile_without_a_warning_in_c_and_cpp() {
     }
 }
 
-/// The worked example of the guide for authors, as it stands there.
+/// The worked example of the guide for authors, as it stands there, in the place of the example's `rstd`.
 #[test]
-fn the_code_in_the_guide_compiles() {
+fn the_code_in_the_guide_conforms() {
     let Some(mut compiler) = compiler(Language::C11) else { return };
     let guide = fs::read_to_string(repository().join("plugin-api/README.md")).unwrap();
     let code: Vec<&str> = guide.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(!code.is_empty());
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, sources) = (tempfile::tempdir().unwrap(), repository().join("plugin-api/examples/backend-c/src"));
+    let file = |name: &str| sources.join(name).display().to_string();
+    let table = fs::read_to_string(file("backend.c")).unwrap();
+    let (rows, after) = table.split_once("    OP(DI_OP_GATHER, gather),\n").expect("a row for gather");
+    let after = after.split_once("};").expect("the end of the table").1;
+    let entry = "    {.struct_size = sizeof(DiOpEntry), .op_id = DI_OP_RSTD, .op_version = 1, .flags = DI_PF_CONCURRENT, .name = \
+                 TEXT(\"rstd\"), .impl_name = TEXT(\"guide\"), .supports = rstd_supports, .plan = rstd_plan, .run = rstd, \
+                 .plan_destroy = rstd_plan_destroy},\n};";
+    let code = format!("#include \"backend.h\"\n{}{rows}{entry}{after}", code.concat());
     let source = folder.path().join("guide.c");
-    let head = "#include \"deepinfer_plugin_helpers.h\"\n#define BACKEND \"guide\"\n";
-    fs::write(&source, format!("{head}{}", code.concat())).unwrap();
-    run_command(compiler.args(["-Wno-unused-function", "-fsyntax-only"]).arg(source));
+    fs::write(&source, code).unwrap();
+    let library = folder.path().join("libdeepinfer_guide.so");
+    compiler.args(["-fvisibility=hidden", "-shared", "-fPIC", "-I"]).arg(&sources).arg("-o").arg(&library);
+    run_command(compiler.arg(source).arg(file("device.c")).arg("-lm"));
+    let backend = deepinfer_runtime::load(&library, "").unwrap_or_else(|e| panic!("{e}"));
+    let device = backend.open(0).unwrap_or_else(|e| panic!("{e}"));
+    let outcomes = Check::ALL.into_iter().flat_map(|check| cases("rstd", check, 0, None)).map(|case| {
+        let outcome = run_case(&device, &case);
+        // It declines rows that are longer than it says.
+        assert!(!matches!(outcome, Outcome::Failed(_)), "{case}: {outcome:?}\n{}", case.facts().call);
+        matches!(outcome, Outcome::Passed { .. })
+    });
+    let passed: Vec<bool> = outcomes.collect();
+    assert!(passed.iter().filter(|passed| **passed).count() > passed.len() / 2, "{passed:?}");
 }
 
 #[test]
