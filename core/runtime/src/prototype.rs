@@ -14,6 +14,7 @@ pub(crate) struct Prototype {
     /// The struct, as words so that it is aligned.
     words: Vec<u64>,
     lists: Vec<Vec<DiTensor>>,
+    #[expect(clippy::vec_box, reason = "tensors point to the records, which must not move when the list grows")]
     quants: Vec<Box<Quant>>,
 }
 
