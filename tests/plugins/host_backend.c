@@ -285,7 +285,7 @@ static Entry entries[] = {
     {{ENTRY_SIZE, DI_OP_RSTD, 1, 0, TEXT("rstd"), TEXT("short"), 5, 0, rstd_supports, rstd_plan, rstd, rstd_plan_destroy},
      {~0ull, ~0ull, ~0ull}},
     /* Of a version that the core does not call. */
-    {{ENTRY_SIZE, DI_OP_RMS_NORM, 77, 0, TEXT("rms_norm"), TEXT("future"), 0, 0, NULL, NULL, gather, NULL},
+    {{ENTRY_SIZE, DI_OP_RMS_NORM, 77, DI_PF_CONCURRENT, TEXT("rms_norm"), TEXT("future"), 0, 0, NULL, NULL, gather, NULL},
      {~0ull, ~0ull, ~0ull}},
 };
 

@@ -260,11 +260,11 @@ Levels:
   L2  ops against oracles in 64-bit floats; empty, wrong and malformed arguments; memory around the tensors
   L3  the small model in the program makes the tokens that it makes on the processor
   L4  the same bits again, with strides, over any memory and workspace, for a row alone and in company, on two streams
-  L5  recorded work and its replay; threads after the shutdown
+  L5  recorded work and its replay; memory that is given back; threads after the shutdown
 
 Failures of one cause are one line FOUND, with the name of the kind of fault.
 
-Every case runs in another process: one that crashes or hangs is a failure by its name, and the others go on.
+The cases run in a worker process. One that crashes or hangs is a failure by its name, and a new worker does the others.
 A form of an op that the backend declines is not supported, which is no failure, unless nothing is left of an
 op that the profile requires.
 
@@ -280,13 +280,17 @@ pub(crate) struct ParityArgs {
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) backend: String,
 
-    /// Ops to test, or `load`, `memory`, `stream`, `device`, `miniature`; * and ? are wildcards
-    #[arg(long, value_name = "GLOB", default_value = "*", hide_default_value = true)]
-    pub(crate) ops: String,
+    /// Ops to test, or `load`, `memory`, `stream`, `device`, `miniature`: names apart by commas; * and ? are wildcards
+    #[arg(long, value_name = "GLOB,..", default_value = "*", hide_default_value = true, value_delimiter = ',')]
+    pub(crate) ops: Vec<String>,
 
-    /// Cases to run: CHECK/N as a failure names it, or N alone for every check; * and ? are wildcards
+    /// Cases to run: OP/CHECK/N as a failure names it, CHECK/N, or N alone for every check; * and ? are wildcards
     #[arg(long, value_name = "GLOB")]
     pub(crate) case: Option<String>,
+
+    /// Print the names of the cases that would run, one a line, and run none
+    #[arg(long)]
+    pub(crate) list: bool,
 
     /// Levels, as L0,L2 or L0..L5
     #[arg(long, value_name = "LEVELS", default_value = "L0..L5", value_parser = levels)]
@@ -385,12 +389,13 @@ pub(crate) enum PluginCommand {
 Exit codes: 0 it loads, 2 it does not; standard error says why.
 
 Examples:
+  deepinfer plugin inspect mine
   deepinfer plugin inspect ./libdeepinfer_mine.so
   deepinfer plugin inspect mine.deepinfer.json --json")]
 pub(crate) struct PluginInspectArgs {
-    /// Library of the plugin, or its manifest
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    /// Name of a backend that is found, or the file of a plugin: its library or its manifest
+    #[arg(value_name = "NAME|FILE")]
+    pub(crate) plugin: String,
 
     /// Options that it gets, as key=value&key=value
     #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]

@@ -21,7 +21,7 @@ use deepinfer_parity::{
     Check, Expectations, Fault, Finding, Identity, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html,
     junit, ops, required_ops,
 };
-use deepinfer_runtime::{Choice, Layers, Selection, one_line};
+use deepinfer_runtime::{Choice, Layers, Selection, TEXT_PROFILE, one_line};
 use indicatif::ProgressBar;
 
 pub(crate) use levels::{Levels, levels};
@@ -74,6 +74,10 @@ pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
             identity.backend
         )));
     }
+    if args.list {
+        let names: String = tasks.iter().map(|task| format!("{task}\n")).collect();
+        return Output::stdout()?.write(&names);
+    }
     let lines = plan.run(args, &supervisor, &identity, tasks)?;
     let passes = plan.expectations.unexpected_passes(&failed_or_not(&lines));
     let (missing, others) = plan.lacking(&has, &lines);
@@ -101,7 +105,12 @@ fn failed_or_not(lines: &[Line]) -> Vec<(&str, bool)> {
 
 /// Ops of the backend alone that are asked for.
 fn meant(args: &ParityArgs, own: &[String]) -> Vec<String> {
-    own.iter().filter(|name| glob_matches(&args.ops, name)).cloned().collect()
+    own.iter().filter(|name| is_asked_for(args, name)).cloned().collect()
+}
+
+/// Whether `--ops` names an op or another subject.
+fn is_asked_for(args: &ParityArgs, name: &str) -> bool {
+    args.ops.iter().any(|glob| glob_matches(glob, name))
 }
 
 /// What is asked for, before anything is known of the backend.
@@ -123,7 +132,7 @@ impl Plan {
         }
         let others: BTreeSet<&str> = first_cases().chain(last_cases()).map(|case| case.subject).collect();
         let all: Vec<&'static str> = others.into_iter().chain(ops()).collect();
-        let subjects: Vec<&str> = all.iter().copied().filter(|name| glob_matches(&args.ops, name)).collect();
+        let subjects: Vec<&str> = all.iter().copied().filter(|name| is_asked_for(args, name)).collect();
         let required = match args.profile.as_str() {
             NO_PROFILE => &[],
             name => required_ops(name).ok_or_else(|| {
@@ -145,16 +154,17 @@ impl Plan {
         Ok(Self { all, subjects, required, expectations })
     }
 
-    /// Something is asked for that there are cases of. `own` are ops of the backend alone.
+    /// Every name of `--ops` asks for something that there are cases of. `own` are ops of the backend alone.
     fn expect_subjects(&self, args: &ParityArgs, own: &[String]) -> Result<(), Failure> {
-        if !self.subjects.is_empty() {
-            return Ok(());
+        for glob in args.ops.iter().filter(|glob| !self.all.iter().any(|name| glob_matches(glob, name))) {
+            let own: Vec<&str> = own.iter().map(String::as_str).filter(|name| glob_matches(glob, name)).collect();
+            let problem = match own.as_slice() {
+                [] => format!("fits none of {}", self.all.join(", ")),
+                own => format!("fits {}: {NOT_FOR_OWN_OPS}", own.join(", ")),
+            };
+            return Err(Failure::Input(anyhow!("--ops {glob:?} {problem}")));
         }
-        let problem = match meant(args, own).as_slice() {
-            [] => format!("fits none of {}", self.all.join(", ")),
-            own => format!("fits {}: {NOT_FOR_OWN_OPS}", own.join(", ")),
-        };
-        Err(Failure::Input(anyhow!("--ops {:?} {problem}", args.ops)))
+        Ok(())
     }
 
     /// The cases, in the order in which they run: the whole backend first, then its ops.
@@ -163,7 +173,9 @@ impl Plan {
         let is_meant = |task: &Task| {
             let name = task.to_string();
             let case = name.split_once('/').map_or("", |(_, case)| case);
-            let fits = |glob: &str| glob_matches(glob, case) || glob_matches(&format!("*/{glob}"), case);
+            let fits = |glob: &str| {
+                glob_matches(glob, &name) || glob_matches(glob, case) || glob_matches(&format!("*/{glob}"), case)
+            };
             self.subjects.contains(&task.subject())
                 && levels.contains(&task.level())
                 && args.case.as_deref().is_none_or(fits)
@@ -248,9 +260,13 @@ fn rerun_of(args: &ParityArgs, name: &str) -> String {
     let (op, case) = name.split_once('/').unwrap_or((name, "*"));
     let layers = args.layers.as_ref().map_or_else(String::new, |layers| format!(" --layers {}", quoted(layers)));
     let number = args.cases.map_or_else(String::new, |cases| format!(" --cases {cases}"));
+    let profile = match args.profile.as_str() {
+        TEXT_PROFILE => String::new(),
+        other => format!(" --profile {}", quoted(other)),
+    };
     let backend = quoted(&args.backend);
     format!(
-        "deepinfer parity --backend {backend} --ops {op} --case {} --seed {}{number}{layers}",
+        "deepinfer parity --backend {backend} --ops {op} --case {} --seed {}{number}{profile}{layers}",
         quoted(case),
         args.seed
     )

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use deepinfer_plugin_api::CatalogueId;
 use deepinfer_plugin_api::abi::{
     DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_INTERNAL, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY, DI_PF_BATCH_INVARIANT,
-    DI_PF_CAPTURABLE, DI_PF_DETERMINISTIC, DI_TABLE_GRAPH, DiBackend, DiBackendApi, DiDeviceInfo, DiError, DiGraphApi,
-    DiOpEntry, DiRuntimeApi,
+    DI_PF_CAPTURABLE, DI_PF_CONCURRENT, DI_PF_DETERMINISTIC, DI_TABLE_GRAPH, DiBackend, DiBackendApi, DiDeviceInfo,
+    DiError, DiGraphApi, DiOpEntry, DiRuntimeApi,
 };
 use serde::{Deserialize, Serialize};
 
@@ -114,6 +114,11 @@ impl OpImpl {
     /// it.
     pub fn is_capturable(&self) -> bool {
         self.entry.flags & DI_PF_CAPTURABLE != 0
+    }
+
+    /// Whether it declares for every call that it may run on two streams at once.
+    pub fn is_concurrent(&self) -> bool {
+        self.entry.flags & DI_PF_CONCURRENT != 0
     }
 }
 

@@ -17,7 +17,8 @@
 //! ```
 //!
 //! `devices` (PCI ids in hexadecimal; empty: not known), `priority` (0), `kind` (`backend` or `layer`), `ops` and `sha256`
-//! may be left out. Fields that are not known here are for others. The digest finds files that were damaged or exchanged by
+//! may be left out. Fields that are not known here may be for others, or misspelt: `deepinfer plugin doctor` names them. The
+//! digest finds files that were damaged or exchanged by
 //! mistake; who can write the folder can write both.
 
 use std::fmt;
@@ -38,6 +39,23 @@ pub(crate) const SUFFIX: &str = ".deepinfer.json";
 /// A manifest is a page or two; what is longer is something else.
 const MOST_BYTES: u64 = 1 << 20;
 const VERSION: u32 = 1;
+/// Fields of this version.
+const KNOWN: [&str; 13] = [
+    "manifest_version",
+    "name",
+    "vendor",
+    "version",
+    "library",
+    "abi",
+    "arch",
+    "os",
+    "kind",
+    "devices",
+    "priority",
+    "ops",
+    "sha256",
+];
+const KNOWN_OF_ABI: [&str; 3] = ["major", "minor", "min_core_minor"];
 
 /// What a manifest says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -70,6 +88,9 @@ pub struct Manifest {
     pub ops: Option<Vec<String>>,
     /// SHA-256 of the library, in lower case.
     pub sha256: Option<String>,
+    /// Fields that are not known here, as `abi.patch`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_fields: Vec<String>,
 }
 
 /// Versions of the plugin ABI that a plugin speaks.
@@ -198,11 +219,11 @@ impl Manifest {
         let library: String = fields.required("library")?;
         let library = within(path, &library).map_err(|problem| field_error("library", problem))?;
         let abi = fields.required::<Map<String, Value>>("abi")?;
-        let abi = Fields { path, map: abi };
+        let abi_fields = Fields { path, map: abi };
         let abi = ManifestAbi {
-            major: abi.required_in("abi.", "major")?,
-            minor: abi.required_in("abi.", "minor")?,
-            min_core_minor: abi.optional_in("abi.", "min_core_minor")?.unwrap_or(0),
+            major: abi_fields.required_in("abi.", "major")?,
+            minor: abi_fields.required_in("abi.", "minor")?,
+            min_core_minor: abi_fields.optional_in("abi.", "min_core_minor")?.unwrap_or(0),
         };
         let devices: Vec<String> = fields.optional("devices")?.unwrap_or_default();
         let devices = devices.iter().map(|id| {
@@ -219,7 +240,9 @@ impl Manifest {
         {
             return Err(field_error("sha256", format!("is {text:?}, but must be 64 hexadecimal digits")));
         }
+        let unknown_fields = [fields.unknown_in("", &KNOWN), abi_fields.unknown_in("abi.", &KNOWN_OF_ABI)].concat();
         Ok(Self {
+            unknown_fields,
             vendor: fields.required("vendor")?,
             version: fields.required("version")?,
             arch: fields.required("arch")?,
@@ -336,6 +359,12 @@ impl Fields<'_> {
         value.ok_or_else(|| self.error(&format!("{prefix}{name}"), "is missing".to_owned()))
     }
 
+    /// Names of fields beyond those that are known.
+    fn unknown_in(&self, prefix: &str, known: &[&str]) -> Vec<String> {
+        let names = self.map.keys().filter(|name| !known.contains(&name.as_str()));
+        names.map(|name| format!("{prefix}{name}")).collect()
+    }
+
     fn optional<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ManifestError> {
         self.optional_in("", name)
     }
@@ -422,9 +451,11 @@ mod tests {
             m["ops"] = json!(["gather"]);
             m["sha256"] = json!(digest);
             m["homepage"] = json!({"for": "others"});
+            m["abi"]["patch"] = json!(1);
         });
         let manifest = Manifest::read(&path).unwrap();
         manifest.check().unwrap();
+        assert_eq!(manifest.unknown_fields, ["homepage", "abi.patch"]);
         assert_eq!((manifest.priority, manifest.kind), (-3, PluginKind::Layer));
         assert_eq!(manifest.devices.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10de:2901", "1ed5:*"]);
         assert!(manifest.devices[0].covers(0x10de, 0x2901) && !manifest.devices[0].covers(0x10de, 0x2902));

@@ -157,6 +157,14 @@ impl Runtime {
 }
 
 impl BackendReport {
+    /// What a backend that loads says of itself.
+    pub fn details(&self) -> Option<&BackendDetails> {
+        match &self.state {
+            BackendState::Loaded(details) => Some(details),
+            BackendState::Refused { .. } | BackendState::Fatal { .. } | BackendState::Layer { .. } => None,
+        }
+    }
+
     /// Loads a candidate and reports on it.
     pub fn of(candidate: &Candidate, options: &str) -> Self {
         let state = match candidate.load(options) {
@@ -249,6 +257,7 @@ impl OpReport {
                 (op.is_batch_invariant(), "batch_invariant"),
                 (op.is_deterministic(), "deterministic"),
                 (op.is_capturable(), "capturable"),
+                (op.is_concurrent(), "concurrent"),
             ]),
             has_supports: op.entry.supports.is_some(),
             has_plan: op.entry.plan.is_some(),

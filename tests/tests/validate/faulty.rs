@@ -55,6 +55,19 @@ fn a_write_behind_an_output_is_found() {
 }
 
 #[test]
+fn a_written_input_is_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(device) = liar(folder.path(), "input-written", "shadow=1/1") else { return };
+    let (table, out) = (floats(&device, &[2, 5]), floats(&device, &[1, 1, 5]));
+    let index = device.allocate(4).expect("memory");
+    let index = Tensor::plain(&index, 0, Format::I32, &[1]);
+    device.fill(&index, 0).expect("a fill");
+    let outcome = device.gather(&args::Gather { table: &table, index: &index, repeat: 1, out: &out });
+    let parts = ["gather (c), call 1: index was written", "0xff stands where 0x00 was"];
+    assert_found(folder.path(), outcome, "input-written", &parts);
+}
+
+#[test]
 fn a_wrong_value_at_an_edge_is_found_and_kept_in_a_bundle() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(device) = liar(folder.path(), "ragged-edge", "shadow=1/1") else { return };

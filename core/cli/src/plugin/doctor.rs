@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use deepinfer_runtime::{Runtime, Step, Verdict};
+use deepinfer_runtime::{BackendReport, Runtime, Step, Verdict};
 use serde::Serialize;
 
 use super::inspect::one_line;
@@ -25,6 +25,8 @@ struct Report {
     selected: Option<String>,
     /// Why nothing is selected.
     problem: Option<String>,
+    /// What is odd about a plugin, and keeps it from nothing.
+    warnings: Vec<String>,
 }
 
 /// Runs the command.
@@ -42,7 +44,7 @@ pub(crate) fn run(args: &PluginDoctorArgs) -> Result<(), Failure> {
         Err(error) => (None, Some(error.to_string())),
     };
     let searched = runtime.search().directories().iter().map(|path| path.display().to_string()).collect();
-    let report = Report { searched, candidates, selected, problem };
+    let report = Report { searched, candidates, selected, problem, warnings: warnings(&survey) };
     let text = if args.json {
         serde_json::to_string_pretty(&report).map_err(Failure::fault)? + "\n"
     } else {
@@ -58,11 +60,33 @@ fn text_of(report: &Report) -> String {
         let _ = writeln!(text, "  {}", one_line(folder));
     }
     text += &steps(&report.candidates);
+    for warning in &report.warnings {
+        let _ = writeln!(text, "warning: {}", one_line(warning));
+    }
     let _ = match (&report.selected, &report.problem) {
         (Some(selected), _) => writeln!(text, "selected: {}", one_line(selected)),
         (None, problem) => writeln!(text, "selected: nothing: {}", problem.as_deref().unwrap_or_default()),
     };
     text
+}
+
+/// Fields of manifests that mean nothing, and versions that are not those of the libraries.
+fn warnings(survey: &Survey<'_>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (index, candidate) in survey.candidates().iter().enumerate() {
+        let Some(manifest) = candidate.manifest() else { continue };
+        let path = manifest.path.display();
+        for field in &manifest.unknown_fields {
+            warnings.push(format!("{path}: the field {field} is not known, and means nothing"));
+        }
+        let said = &manifest.version;
+        let tried = survey.tried(index).and_then(BackendReport::details).map(|details| &details.version);
+        if let Some(version) = tried.filter(|version| *version != said) {
+            warnings
+                .push(format!("{path}: the version is {said}, but the library says {version}; install both together"));
+        }
+    }
+    warnings
 }
 
 /// What was decided about every candidate, in words.

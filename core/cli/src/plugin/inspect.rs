@@ -1,15 +1,18 @@
 //! `deepinfer plugin inspect`: everything that one plugin says of itself.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use deepinfer_runtime::{
-    BackendDetails, BackendReport, BackendState, Candidate, DeviceReport, LinkInfo, Manifest, OpReport, VendorOp,
+    BackendDetails, BackendReport, BackendState, Candidate, DeviceReport, LinkInfo, Manifest, OpReport, Runtime,
+    Selection, VendorOp,
 };
 use serde::Serialize;
 
 use super::probe::Prober;
+use super::survey::Survey;
 use crate::args::PluginInspectArgs;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -28,8 +31,9 @@ struct Inspection<'a> {
 /// # Errors
 /// The file is no usable plugin ([`Failure::Input`]); the report cannot be written.
 pub(crate) fn run(args: &PluginInspectArgs) -> Result<(), Failure> {
-    let candidate = Candidate::of_path(&args.file);
-    let prober = Prober { limit: Duration::from_secs(args.timeout), shows_words: true };
+    let prober = || Prober { limit: Duration::from_secs(args.timeout), shows_words: true };
+    let candidate = find(&args.plugin, prober())?;
+    let prober = prober();
     let report = prober.probe(&candidate, &args.options)?;
     let path = report.path.display();
     let refusal = match &report.state {
@@ -49,13 +53,31 @@ pub(crate) fn run(args: &PluginInspectArgs) -> Result<(), Failure> {
     refusal.map_or(Ok(()), |reason| Err(Failure::Input(reason)))
 }
 
+/// The plugin in a file, or that which is selected by a name.
+fn find(plugin: &str, prober: Prober) -> Result<Candidate, Failure> {
+    let file = Path::new(plugin);
+    // A name has neither; a file of the current folder may look like one.
+    if plugin.contains(['/', '.']) || file.exists() {
+        return Ok(Candidate::of_path(file));
+    }
+    let runtime = Runtime::from_environment().map_err(Failure::input)?;
+    let selection = Selection::parse(plugin).map_err(Failure::input)?;
+    let mut survey = Survey::new(&runtime, &selection, prober);
+    let chosen = survey.choose()?.1.map_err(Failure::input)?;
+    Ok(survey.candidates()[chosen.index].clone())
+}
+
 fn text_of(report: &BackendReport, manifest: Option<&Manifest>) -> String {
     let mut text = format!("{}\n", one_line(&report.path.display().to_string()));
     // Writing to a string cannot fail, here and below.
     if let Some(manifest) = manifest {
         let (file, priority) = (one_line(&manifest.path.display().to_string()), manifest.priority);
         let _ = writeln!(text, "  manifest         {file}");
-        let _ = writeln!(text, "  vendor           {}, priority {priority}", one_line(&manifest.vendor));
+        let vendor = one_line(&manifest.vendor);
+        let _ = match vendor.trim() {
+            "" => writeln!(text, "  priority         {priority}"),
+            vendor => writeln!(text, "  vendor           {vendor}, priority {priority}"),
+        };
         if !manifest.devices.is_empty() {
             let ids: Vec<String> = manifest.devices.iter().map(ToString::to_string).collect();
             let _ = writeln!(text, "  PCI devices      {}", ids.join(", "));

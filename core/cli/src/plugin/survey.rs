@@ -46,6 +46,11 @@ impl<'a> Survey<'a> {
         (0..self.candidates.len()).map(|index| Ok(self.try_one(index, "")?.clone())).collect()
     }
 
+    /// What a candidate turned out to be, if it was tried.
+    pub(crate) fn tried(&self, index: usize) -> Option<&BackendReport> {
+        self.tried.iter().find(|((tried, _), _)| *tried == index).map(|(_, report)| report)
+    }
+
     fn try_one(&mut self, index: usize, options: &str) -> Result<&BackendReport, Failure> {
         let key = (index, options.to_owned());
         if !self.tried.contains_key(&key) {

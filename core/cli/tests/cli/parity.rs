@@ -196,7 +196,7 @@ fn a_failure_says_how_to_run_it_alone() {
     let report = liar.report("wrong", "L2");
     let rerun = report.json["failed"][0]["rerun"].as_str().unwrap();
     let wanted = format!(
-        "deepinfer parity --backend '{}' --ops {FAULTY} --case value/0 --seed 0 --cases 12",
+        "deepinfer parity --backend '{}' --ops {FAULTY} --case value/0 --seed 0 --cases 12 --profile none",
         liar.backend("wrong")
     );
     assert_eq!(rerun, wanted);
@@ -219,6 +219,22 @@ fn a_failure_says_how_to_run_it_alone() {
 }
 
 #[test]
+fn cases_are_listed_and_named_as_they_are_printed() {
+    let listed = |args: &[&str]| {
+        let run = deepinfer(&[&["parity", "--backend", "cpu", "--profile", "none", "--list"], args].concat());
+        run.succeeded_quietly().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let both = listed(&["--ops", "rstd,gat*", "--level", "L2", "--cases", "2"]);
+    assert!(both.iter().any(|name| name == "rstd/value/1") && both.iter().any(|name| name == "gather/value/0"));
+    assert!(both.iter().all(|name| name.starts_with("rstd/") || name.starts_with("gather/")), "{both:?}");
+    for case in ["rstd/value/1", "load/op-table", "device/leaked threads"] {
+        assert_eq!(listed(&["--case", case]), [case]);
+    }
+    assert_eq!(listed(&["--case", "value/1", "--ops", "rstd"]), ["rstd/value/1"]);
+    assert_eq!(listed(&["--case", "*/value/1", "--ops", "rstd,gather"]).len(), 2);
+}
+
+#[test]
 fn wrong_arguments() {
     let refused = |args: &[&str], parts: &[&str]| {
         let mut all = vec!["parity", "--backend", "cpu"];
@@ -226,6 +242,7 @@ fn wrong_arguments() {
         deepinfer(&all).refused(parts);
     };
     refused(&["--ops", "rsdt"], &["\"rsdt\" fits none of", "rstd"]);
+    refused(&["--ops", "rstd,rsdt"], &["\"rsdt\" fits none of"]);
     refused(&["--ops", "rstd", "--case", "value/100000"], &["no case is left to run"]);
     refused(&["--layers", "validate:poison=1,poison"], &["validate:poison=1,poison", "given twice"]);
     refused(&["--level", "L7"], &["\"L7\" is no level"]);

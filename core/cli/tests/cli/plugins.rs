@@ -158,7 +158,12 @@ fn manifests_decide_without_loading() {
     folder.describe("missing", "nowhere.so", |m| m["priority"] = json!(50));
     // Its library is the cpu backend, which calls itself cpu.
     folder.describe("wrong-name", "late.so", |m| m["priority"] = json!(50));
-    folder.describe("cpu", "best.so", |m| m["priority"] = json!(10));
+    let described = folder.describe("cpu", "best.so", |m| {
+        m["priority"] = json!(10);
+        m["prioritty"] = json!(11);
+        m["vendor"] = json!(" ");
+        m["version"] = json!("9.9.9");
+    });
     let garbled = folder.text("garbled.deepinfer.json");
     fs::write(&garbled, "{\"manifest_version\": \"one\"}").unwrap();
 
@@ -190,6 +195,17 @@ fn manifests_decide_without_loading() {
     let text = folder.auto(&["plugin", "doctor"]);
     let cpu = format!("{best}, cpu, priority 10\n   selected: it is the first of the highest priority");
     assert_contains(text.succeeded(), &[&cpu, &format!("selected: device 0 of cpu ({best})\n")]);
+    // What is odd about a manifest keeps it from nothing.
+    let [unknown, version] = [
+        format!("warning: {described}: the field prioritty is not known, and means nothing\n"),
+        format!("warning: {described}: the version is 9.9.9, but the library says {}", env!("CARGO_PKG_VERSION")),
+    ];
+    assert_contains(text.succeeded(), &[&unknown, &version]);
+    assert_eq!(report["warnings"].as_array().unwrap().len(), 2, "{report}");
+    // It is inspected by its name; a vendor of blanks is none.
+    let inspected = folder.run(&["plugin", "inspect", "cpu"]);
+    assert_contains(inspected.succeeded(), &[&best, "  priority         10\n"]);
+    folder.run(&["plugin", "inspect", "cqu"]).refused(&["\"cqu\""]);
     // A manifest can be selected by its path, and a name is that of the manifest.
     let by_path = folder.run(&["backends", "--accelerator", &folder.text("cpu.deepinfer.json")]);
     assert_contains(by_path.succeeded(), &[&format!("selected: device 0 of cpu ({best})\n")]);
@@ -227,7 +243,7 @@ fn inspect_tells_all_that_a_plugin_says_of_itself() {
         "      space 7: host_pinned, alignment 64, granularity 4096, 1.0 GiB\n",
         "    link 0 to 1: direct, peer copies, 450.0 GB/s\n",
         "    rstd@1       short   (priority 5, may decline calls, plans calls)\n",
-        "    rms_norm@77  future  (priority 0, not in this core's catalogue)\n",
+        "    rms_norm@77  future  (priority 0, concurrent, not in this core's catalogue)\n",
         "    scale@3 (0x80000001, ulp, arguments of ",
         "      x: tensor, inout, at byte 40\n",
         "      factor\\n\\u{1b}[31m: f32, in, at byte ",

@@ -42,6 +42,8 @@ pub(crate) enum Rule {
     OutPointer,
     /// Nothing is written outside of written arguments.
     OutOfBounds,
+    /// Arguments that are only read stay as they are.
+    InputWritten,
     /// The numerical contract.
     Value,
     /// Results do not depend on what the workspace held.
@@ -70,6 +72,7 @@ impl Rule {
             Rule::ErrorObject => "error-object",
             Rule::OutPointer => "out-pointer",
             Rule::OutOfBounds => "out-of-bounds",
+            Rule::InputWritten => "input-written",
             Rule::Value => "value",
             Rule::StaleWorkspace => "stale-workspace",
             Rule::Accepted => "accepted",

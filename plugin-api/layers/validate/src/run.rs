@@ -332,7 +332,11 @@ impl Layer {
             held = Some(Held { outputs, before });
             lane.fill(&Ranges::of(vec![job.call.workspace.clone()]), POISON)?;
         }
-        let watched = self.watched(job, takes_all);
+        let mut watched = self.watched(job, takes_all);
+        if takes_all {
+            // What is only read is copied anyway, and must be the same afterwards.
+            watched = Ranges::of(watched.iter().cloned().chain(watch::inputs(&job.call)).collect());
+        }
         let mut looked_at: Vec<Range<u64>> = watched.iter().cloned().collect();
         if takes_all {
             looked_at.extend(watch::everything(&job.call));
@@ -586,6 +590,10 @@ fn out_of_bounds(call: &Call, (address, old, new): watch::Change) -> Broken {
         let behind = address - call.workspace.end;
         let problem = format!("was exceeded: {new:#04x} was written over {old:#04x}, {behind} bytes behind its end");
         return Broken::new(Rule::OutOfBounds, "workspace", problem);
+    }
+    if let Some(input) = watch::input_at(call, address) {
+        let problem = format!("was written, but may only be read: {new:#04x} stands where {old:#04x} was");
+        return Broken::new(Rule::InputWritten, &input, problem);
     }
     let (argument, place) = watch::describe(call, address);
     Broken::new(Rule::OutOfBounds, &argument, format!("was exceeded: {new:#04x} was written over {old:#04x}, {place}"))

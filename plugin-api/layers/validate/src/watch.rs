@@ -51,6 +51,25 @@ pub(crate) fn everything(call: &Call) -> Vec<Range<u64>> {
     call.tensors().iter().flat_map(|named| named.tensor.parts().map(Tensor::span)).collect()
 }
 
+/// The addresses of arguments that a call only reads.
+pub(crate) fn inputs(call: &Call) -> Vec<Range<u64>> {
+    let tensors = call.tensors();
+    let parts = tensors.iter().filter(|named| named.role == Role::In).flat_map(|named| named.tensor.parts());
+    parts.flat_map(|part| part.addresses().iter().cloned().collect::<Vec<_>>()).collect()
+}
+
+/// The argument that is only read and has this address, unless a write beyond a written one would end there, too.
+pub(crate) fn input_at(call: &Call, address: u64) -> Option<String> {
+    let is_close = |span: Range<u64>| address + MARGIN >= span.start && address < span.end.saturating_add(MARGIN);
+    if written_parts(call).iter().any(|part| is_close(part.span())) {
+        return None;
+    }
+    let has = |part: &Tensor| part.addresses().iter().any(|range| range.contains(&address));
+    let tensors = call.tensors();
+    let named = tensors.iter().find(|named| named.role == Role::In && named.tensor.parts().any(has))?;
+    Some(named.name.clone())
+}
+
 /// A byte that changed: address, before, after.
 pub(crate) type Change = (u64, u8, u8);
 
@@ -128,6 +147,18 @@ mod tests {
         assert_eq!(place(0x30a8), ("out".into(), "0 bytes behind the end".into()));
         assert_eq!(place(0x307f), ("out".into(), "1 bytes before the begin".into()));
         assert_eq!(place(0x3092), ("out".into(), "in a gap between rows, 18 bytes from the begin".into()));
+    }
+
+    #[test]
+    fn an_input_is_named_unless_an_output_is_close() {
+        let call = with_output(tensor(0x3080, &[2, 4], &[4, 1]));
+        let tensors = call.tensors();
+        let input = tensors.iter().find(|named| named.role == Role::In).unwrap();
+        let start = input.tensor.span().start;
+        assert!(inputs(&call).iter().any(|range| range.contains(&start)));
+        assert_eq!(input_at(&call, start), Some(input.name.clone()));
+        assert_eq!(input_at(&call, 0x30a8), None);
+        assert_eq!(input_at(&with_output(tensor(start - 64, &[2, 4], &[4, 1])), start), None);
     }
 
     proptest! {
