@@ -156,15 +156,14 @@ impl Plan {
 
     /// Every name of `--ops` asks for something that there are cases of. `own` are ops of the backend alone.
     fn expect_subjects(&self, args: &ParityArgs, own: &[String]) -> Result<(), Failure> {
-        for glob in args.ops.iter().filter(|glob| !self.all.iter().any(|name| glob_matches(glob, name))) {
-            let own: Vec<&str> = own.iter().map(String::as_str).filter(|name| glob_matches(glob, name)).collect();
-            let problem = match own.as_slice() {
-                [] => format!("fits none of {}", self.all.join(", ")),
-                own => format!("fits {}: {NOT_FOR_OWN_OPS}", own.join(", ")),
-            };
-            return Err(Failure::Input(anyhow!("--ops {glob:?} {problem}")));
-        }
-        Ok(())
+        let fits_none = |glob: &&String| !self.all.iter().any(|name| glob_matches(glob, name));
+        let Some(glob) = args.ops.iter().find(fits_none) else { return Ok(()) };
+        let own: Vec<&str> = own.iter().map(String::as_str).filter(|name| glob_matches(glob, name)).collect();
+        let problem = match own.as_slice() {
+            [] => format!("fits none of {}", self.all.join(", ")),
+            own => format!("fits {}: {NOT_FOR_OWN_OPS}", own.join(", ")),
+        };
+        Err(Failure::Input(anyhow!("--ops {glob:?} {problem}")))
     }
 
     /// The cases, in the order in which they run: the whole backend first, then its ops.

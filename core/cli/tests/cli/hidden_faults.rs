@@ -7,8 +7,10 @@ use tempfile::TempDir;
 use crate::accelerators::compile;
 use crate::command::deepinfer;
 
-/// Faults by the option that turns them on; what is tested; kind and subject of the one finding; words of its sentence.
-const FAULTS: [(&str, &[&str], (&str, &str), &str); 8] = [
+/// The option that turns a fault on; what is tested; kind and subject of the one finding; words of its sentence.
+type Fault = (&'static str, &'static [&'static str], (&'static str, &'static str), &'static str);
+
+const FAULTS: [Fault; 8] = [
     (
         "unknown-option",
         &["--ops", "load", "--case", "unknown-option"],
