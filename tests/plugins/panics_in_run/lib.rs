@@ -16,7 +16,7 @@ fn rms_norm(_: &Cx<'_>, a: RmsNormArgs<'_>) -> Result<(), Fault> {
     panic!("a bug of the kernel, in rows of {}", a.dims.n)
 }
 
-kernel!(ConvertKvIndex, convert, impl_name = "unplanned", priority = 10, plan = plan_pages -> Pages);
+kernel!(ConvertKvIndex, convert, impl_name = "panics", priority = 10, plan = plan_pages -> Pages);
 
 /// What a plan of `convert_kv_index` would keep.
 struct Pages(u32);
