@@ -459,7 +459,9 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
         "" => "it is empty",
         "auto" => "that word means the best backend",
         _ if name.contains(['/', ':', '?']) => "it contains one of / : ?",
-        _ if name.contains(|c: char| is_treacherous(c) || c.is_whitespace()) => "it contains a space or control character",
+        _ if name.contains(|c: char| is_treacherous(c) || c.is_whitespace()) => {
+            "it contains a space or control character"
+        }
         _ => return Ok(()),
     };
     Err(format!("its name {name:?} cannot be selected: {problem}"))

@@ -127,7 +127,9 @@ impl<'a> Meta<'a> {
     #[inline]
     fn check_memory(&self) -> Result<(), ArgError> {
         match self.reach() {
-            Some(needed) if needed <= u128::from(self.raw.nbytes) && (needed == 0 || !self.raw.data.is_null()) => Ok(()),
+            Some(needed) if needed <= u128::from(self.raw.nbytes) && (needed == 0 || !self.raw.data.is_null()) => {
+                Ok(())
+            }
             needed => Err(self.impossible_memory(needed)),
         }
     }
