@@ -1,6 +1,8 @@
 //! The engine on a thread of its own.
 
-use deepinfer_engine::batching::{Engine, EngineConfig, EngineThread, RequestOutput, RequestStream, StreamEvent};
+use deepinfer_engine::batching::{
+    Engine, EngineConfig, EngineThread, RequestOutput, RequestStream, Stats, StreamEvent,
+};
 use deepinfer_engine::{EngineError, FinishReason, RequestError, SamplingParams};
 
 use crate::reference::{Reference, model};
@@ -21,7 +23,9 @@ fn to_end(mut stream: RequestStream) -> (Vec<u32>, RequestOutput) {
         match stream.next_blocking().expect("the engine lives") {
             StreamEvent::Token(token) => tokens.push(token.step.token_id),
             StreamEvent::Finished(output, times) => {
-                assert_eq!(times.first_token.is_some(), !tokens.is_empty());
+                // The caller may have taken tokens before.
+                let has_tokens = output.outputs.iter().any(|completion| !completion.token_ids().is_empty());
+                assert_eq!(times.first_token.is_some(), has_tokens);
                 assert!(times.first_token.is_none_or(|first| first <= times.finished));
                 assert!(stream.next_blocking().is_none(), "nothing comes after the end");
                 return (tokens, *output);
@@ -65,7 +69,9 @@ fn a_dropped_stream_gives_its_pages_back_and_an_aborted_one_its_tokens() {
     let mut dropped = handle.submit(request("dropped", &text[..300], params));
     assert!(matches!(dropped.next_blocking(), Some(StreamEvent::Token(_))));
     let stats = handle.stats().blocking_recv().expect("the engine lives");
-    assert_eq!((stats.running, stats.free_pages), (2, 28), "{stats:?}");
+    let used = |stats: &Stats| stats.usable_pages - stats.free_pages;
+    assert_eq!(stats.running, 2, "{stats:?}");
+    assert!(used(&stats) >= 1 + 3, "{stats:?}");
     drop(dropped);
     let ended = handle.stats().blocking_recv().expect("the engine lives");
     assert_eq!(ended.running, 1, "{ended:?}");
@@ -75,8 +81,9 @@ fn a_dropped_stream_gives_its_pages_back_and_an_aborted_one_its_tokens() {
         assert!(matches!(stays.next_blocking(), Some(StreamEvent::Token(_))));
         stats = handle.stats().blocking_recv().expect("the engine lives");
     }
-    let used = stats.usable_pages - stats.free_pages;
-    assert!(stats.retiring_pages == 0 && used <= 1 + stats.steps as usize / 128, "{stats:?}");
+    // The thread runs on meanwhile: at most one token per step, and one ahead.
+    let longest = 10 + stats.steps as usize + 1;
+    assert!(stats.retiring_pages == 0 && used(&stats) <= longest.div_ceil(128), "{stats:?}");
     stays.abort();
     let (tokens, output) = to_end(stays);
     let completion = &output.outputs[0];
