@@ -71,7 +71,7 @@ fn a_dropped_stream_gives_its_pages_back_and_an_aborted_one_its_tokens() {
     let stats = handle.stats().blocking_recv().expect("the engine lives");
     let used = |stats: &Stats| stats.usable_pages - stats.free_pages;
     assert_eq!(stats.running, 2, "{stats:?}");
-    assert!(used(&stats) >= 1 + 3, "{stats:?}");
+    assert!(used(&stats) > 3, "{stats:?}");
     drop(dropped);
     let ended = handle.stats().blocking_recv().expect("the engine lives");
     assert_eq!(ended.running, 1, "{ended:?}");
