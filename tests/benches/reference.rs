@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use deepinfer_engine::{Engine, Request, SamplingParams};
+use deepinfer_engine::unbatched::Engine;
+use deepinfer_engine::{Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_tests::{device, fixture, miniature};

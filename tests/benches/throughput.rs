@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use deepinfer_engine::batching::{Engine, EngineConfig};
+use deepinfer_engine::{Engine, EngineConfig};
 use deepinfer_engine::{Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};

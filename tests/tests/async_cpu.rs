@@ -5,7 +5,8 @@
 
 use std::rc::Rc;
 
-use deepinfer_engine::{Engine, Request, SamplingParams};
+use deepinfer_engine::unbatched::Engine;
+use deepinfer_engine::{Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_ops::traits::*;

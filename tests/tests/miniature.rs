@@ -7,7 +7,8 @@
 
 #![forbid(unsafe_code)]
 
-use deepinfer_engine::{Engine, Request, SamplingParams};
+use deepinfer_engine::unbatched::Engine;
+use deepinfer_engine::{Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_tests::{device, fixture, miniature};

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use anyhow::anyhow;
 use deepinfer_engine::jsonl::{InputLine, OutputLine, parse_line};
-use deepinfer_engine::{Completion, Engine, EngineError, Request, RequestError, SamplingParams};
+use deepinfer_engine::unbatched::{Completion, Engine};
+use deepinfer_engine::{EngineError, Request, RequestError, SamplingParams};
 use deepinfer_model::tokenizer::Tokenizer;
 use indicatif::ProgressBar;
 

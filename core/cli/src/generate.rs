@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::anyhow;
-use deepinfer_engine::{Engine, Request, RequestError, jsonl};
+use deepinfer_engine::unbatched::Engine;
+use deepinfer_engine::{Request, RequestError, jsonl};
 use deepinfer_model::tokenizer::Tokenizer;
 
 use crate::args::GenerateArgs;

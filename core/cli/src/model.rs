@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deepinfer_engine::Engine;
+use deepinfer_engine::unbatched::Engine;
 use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
 use deepinfer_model::inspect::{ModelSummary, PlanInput};
 use deepinfer_model::tokenizer::Tokenizer;

@@ -7,8 +7,8 @@ use deepinfer_model::{KvCache, Model, StateStore};
 use deepinfer_ops::OpError;
 use deepinfer_scheduler::{ConfigError, PAGE_TOKENS, Policy, Scheduler, SchedulerConfig};
 
+use crate::engine::{Engine, NoHook, Parts, StepHook};
 use crate::sampler::Sampler;
-use crate::step_loop::{Engine, NoHook, Parts, StepHook};
 
 /// Switches asynchronous scheduling off when it is `0`.
 const ASYNC_VARIABLE: &str = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING";

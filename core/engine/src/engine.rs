@@ -1,50 +1,147 @@
-//! Runs one request after the other: the prompt in chunks, then token by token.
+//! The engine: requests in, steps of the model, tokens out.
+//!
+//! With asynchronous scheduling, one turn of the loop is
+//!
+//! ```text
+//! plan step n+1 -> queue its forward pass -> wait for the tokens of step n -> take them in -> queue the draw of step n+1
+//! ```
+//!
+//! The forward pass of step n+1 reads the tokens of step n where the sampler left them on the device, so that the device goes
+//! on while the host takes in step n. The draw is queued after that, for all rows alike, because penalties, `min_tokens` and
+//! stops depend on the tokens of step n. A request that step n ends has a row too many in step n+1, which is thrown away.
+//!
+//! Without it, a step is planned, queued, drawn, waited for and taken in before the next one is planned. The tokens are the
+//! same, since none depends on when it was computed.
 
-use deepinfer_model::{KvCache, Model, RequestRows};
-use deepinfer_ops::args::FusedSample;
-use deepinfer_ops::traits::SampleOps;
-use deepinfer_ops::{Format, OpError, Tensor};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use crate::error::EngineError;
-use crate::logprobs::{largest, logprob};
-use crate::output::{FinishReason, StepOutput};
+use deepinfer_model::tokenizer::Tokenizer;
+use deepinfer_model::{DeviceTokens, KvCache, Model, RequestRows, StateStore, StepInput};
+use deepinfer_ops::{Download, OpError, Tensor};
+use deepinfer_scheduler::{
+    AddError, Outcome, PlannedRequest, RequestId, RequestSpec, Scheduler, Stats, StepPlan, TokenSource,
+};
+
+use crate::builder::EngineBuilder;
+use crate::error::{EngineError, RequestError};
+use crate::output::{FinishReason, RequestOutput, TokenEvent};
 use crate::request::Request;
+use crate::sampler::{SampleRow, Sampler};
 use crate::seed::draw_seed;
+use crate::sequence::{Group, Sequence, Shared};
 
-/// A finished request.
-#[derive(Clone, Debug)]
-pub struct Completion {
-    /// Output tokens, the stop token included.
-    pub steps: Vec<StepOutput>,
-    /// Why it ended.
-    pub finish_reason: FinishReason,
-    /// Seed of the draws.
-    pub seed: u64,
-    /// What went wrong, when `finish_reason` is [`FinishReason::Error`].
-    pub error: Option<(String, String)>,
+/// What happens between the queueing of a step and the wait for the one before, while the device works.
+pub trait StepHook {
+    /// `next` has been queued; the engine is about to wait for an earlier step. A store of caches copies pages here.
+    fn before_wait(&mut self, _next: &StepPlan, _cache: &KvCache) {}
 }
 
-/// A model with caches for one request at a time.
+/// The hook that does nothing.
+pub(crate) struct NoHook;
+
+impl StepHook for NoHook {}
+
+/// News of a request.
+#[derive(Debug)]
+pub enum Event {
+    /// A completion has a token more.
+    Token(TokenEvent),
+    /// All completions have ended.
+    Finished(Box<RequestOutput>),
+}
+
+/// Runs requests, many at a time. What each gets depends on its tokens, its parameters and its seed alone.
+///
+/// [`Engine::submit`] queues requests, [`Engine::step`] does a turn of work and [`Engine::events`] gives what came of it;
+/// [`Engine::generate`], [`Engine::run`] and [`Engine::run_all`] do all three until requests are done. There is no thread and no clock here: see
+/// [`EngineThread`](crate::EngineThread).
 pub struct Engine {
     model: Model,
+    tokenizer: Option<Arc<Tokenizer>>,
     cache: KvCache,
-    chunk_tokens: usize,
+    store: StateStore,
+    scheduler: Scheduler,
     sampler: Sampler,
+    hook: Box<dyn StepHook>,
+    max_model_len: usize,
+    /// Requests, by their names.
+    groups: HashMap<RequestId, Group>,
+    /// Completions, by theirs.
+    sequences: HashMap<RequestId, (RequestId, Sequence)>,
+    /// The step whose tokens are not taken in yet.
+    in_flight: Option<StepInFlight>,
+    spare_plans: Vec<StepPlan>,
+    /// News that nobody has asked for yet.
+    pub(crate) events: Vec<(RequestId, Event)>,
+    /// Why nothing runs any more.
+    lost: Option<OpError>,
+}
+
+/// What a builder makes.
+pub(crate) struct Parts {
+    pub(crate) model: Model,
+    pub(crate) tokenizer: Option<Arc<Tokenizer>>,
+    pub(crate) cache: KvCache,
+    pub(crate) store: StateStore,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) sampler: Sampler,
+    pub(crate) hook: Box<dyn StepHook>,
+    pub(crate) max_model_len: usize,
+}
+
+/// A step that was queued.
+struct StepInFlight {
+    plan: StepPlan,
+    queued: Result<Downloads, OpError>,
+}
+
+/// What comes back of a step.
+struct Downloads {
+    tokens: Box<dyn Download>,
+    /// Raw logits, by the request's place in the plan.
+    logits: Vec<(usize, RawLogits)>,
+}
+
+/// Logits before anything changed them.
+enum RawLogits {
+    /// Of the row that is drawn from.
+    Drawn(Box<dyn Download>),
+    /// Of tokens of the prompt, from this position on.
+    Prompt(usize, Box<dyn Download>),
+}
+
+/// A step whose forward pass is queued, before its draw.
+struct Forward {
+    plan: StepPlan,
+    /// Logits of the rows that are drawn from, and raw logits for the host.
+    queued: Result<(Tensor, Vec<(usize, RawLogits)>), OpError>,
 }
 
 impl Engine {
-    /// Takes a model; prompts run in chunks of at most `chunk_tokens` tokens.
-    ///
-    /// # Errors
-    /// The device has no memory for the caches.
-    ///
-    /// # Panics
-    /// If `chunk_tokens` is 0.
-    pub fn new(model: Model, chunk_tokens: usize) -> Result<Self, OpError> {
-        assert!(chunk_tokens > 0, "a chunk has at least one token");
-        let cache = KvCache::new(model.device(), model.config(), model.numerics(), 1, 1)?;
-        let sampler = Sampler::new(&model)?;
-        Ok(Self { model, cache, chunk_tokens, sampler })
+    /// An engine for a model; its defaults are those of [`EngineConfig`](crate::EngineConfig).
+    pub fn builder(model: Model) -> EngineBuilder {
+        EngineBuilder::new(model)
+    }
+
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { model, tokenizer, cache, store, scheduler, sampler, hook, max_model_len } = parts;
+        Self {
+            model,
+            tokenizer,
+            cache,
+            store,
+            scheduler,
+            sampler,
+            hook,
+            max_model_len,
+            groups: HashMap::new(),
+            sequences: HashMap::new(),
+            in_flight: None,
+            spare_plans: Vec::new(),
+            events: Vec::new(),
+            lost: None,
+        }
     }
 
     /// The model.
@@ -52,191 +149,348 @@ impl Engine {
         &self.model
     }
 
-    /// Runs a request. `on_step` sees every output token as it is made and may return `false` to end the output there,
-    /// as if its limit had been reached.
-    ///
-    /// A fault of the device after the first token ends the output with [`FinishReason::Error`].
+    /// Pages, slots and requests, and what was done so far.
+    pub fn stats(&self) -> Stats {
+        self.scheduler.stats()
+    }
+
+    /// The tokenizer, if the model has one.
+    pub fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
+        self.tokenizer.as_ref()
+    }
+
+    /// Most tokens of a request, prompt and output together.
+    pub fn max_model_len(&self) -> usize {
+        self.max_model_len
+    }
+
+    /// Forgets all cached pages, so that the next requests run all of their prompts.
+    pub fn reset_prefix_cache(&mut self) {
+        self.scheduler.reset_prefix_cache();
+    }
+
+    /// Queues a request.
     ///
     /// # Errors
-    /// The request is invalid, or failed before its first token.
-    pub fn generate(
-        &mut self,
-        request: &Request,
-        on_step: &mut dyn FnMut(&StepOutput) -> bool,
-    ) -> Result<Completion, EngineError> {
+    /// The request is invalid or can never fit, or the device is lost. Nothing has changed then.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
+        if let Some(error) = &self.lost {
+            return Err(error.clone().into());
+        }
         request.validate(self.model.config())?;
-        let context = self.model.config().max_position_embeddings;
-        let limit = request.params.output_limit(request.prompt_token_ids.len(), context);
+        let prompt_len = request.prompt_token_ids.len();
+        if prompt_len >= self.max_model_len {
+            return Err(RequestError::PromptTooLong { tokens: prompt_len, context: self.max_model_len }.into());
+        }
+        if !request.params.stop.is_empty() && self.tokenizer.is_none() {
+            return Err(RequestError::NoTextToStop.into());
+        }
         let seed = match request.params.seed {
             Some(seed) => seed,
             None => draw_seed()?,
         };
-        // The last output token is never run.
-        let pages = self.reserve(request.prompt_token_ids.len() + limit - 1)?;
-        self.cache.reset_slot(self.model.device().as_ref(), 0)?;
-
-        let mut completion = Completion { steps: Vec::new(), finish_reason: FinishReason::Length, seed, error: None };
-        let mut logits = self.prefill(&request.prompt_token_ids, &pages)?;
-        loop {
-            let position = request.prompt_token_ids.len() + completion.steps.len();
-            let step = match self.choose(request, &logits, seed, position, completion.steps.len()) {
-                Ok(step) => step,
-                Err(error) => return finish_with_error(completion, error),
-            };
-            let token = step.token_id;
-            let go_on = on_step(&step);
-            completion.steps.push(step);
-            let forced_next = completion.steps.len() < request.params.golden_token_ids.len();
-            if !forced_next && request.params.is_stop(self.model.config(), token) {
-                completion.finish_reason = FinishReason::Stop;
-                return Ok(completion);
-            }
-            if !go_on || completion.steps.len() == limit {
-                return Ok(completion);
-            }
-            logits = match self.run(&[token], position, &pages, &[0]) {
-                Ok(logits) => logits,
-                Err(error) => return finish_with_error(completion, error.into()),
-            };
-        }
-    }
-
-    /// Runs a prompt and returns the logits after its last token.
-    fn prefill(&self, tokens: &[u32], pages: &[u32]) -> Result<Tensor, OpError> {
-        let mut start = 0;
-        for chunk in tokens.chunks(self.chunk_tokens) {
-            let end = start + chunk.len();
-            if end == tokens.len() {
-                return self.run(chunk, start, pages, &[chunk.len() - 1]);
-            }
-            self.run(chunk, start, pages, &[])?;
-            start = end;
-        }
-        unreachable!("a validated prompt has tokens")
-    }
-
-    fn run(&self, tokens: &[u32], start: usize, pages: &[u32], logit_rows: &[usize]) -> Result<Tensor, OpError> {
-        let rows = RequestRows { tokens, start, slot: 0, pages, image_mask: &[] };
-        self.model.step(&self.cache, &[rows], logit_rows, None)
-    }
-
-    fn choose(
-        &self,
-        request: &Request,
-        logits: &Tensor,
-        seed: u64,
-        position: usize,
-        index: usize,
-    ) -> Result<StepOutput, EngineError> {
+        let limit = request.params.output_limit(prompt_len, self.max_model_len);
         let params = &request.params;
-        let device = self.model.device().as_ref();
-        let drawn = self.sampler.draw(device, logits, request.params.inv_temperature(), seed, position)?;
-        let token_id = match params.golden_token_ids.get(index) {
-            Some(&forced) => forced,
-            None => drawn_token(drawn, position, self.model.config().vocab_size)?,
+        let spec = RequestSpec {
+            n: params.n,
+            priority: params.priority,
+            prompt_logits: params.prompt_logprobs.is_some(),
+            cache_salt: params.cache_salt.as_bytes(),
+            ..RequestSpec::new(&request.prompt_token_ids, limit)
         };
-        if params.logprobs.is_none() && params.logits.is_none() {
-            return Ok(StepOutput { token_id, logprob: None, logits: None });
+        let id = self.scheduler.add(spec).map_err(|error| refusal(&error))?;
+        let shared = Shared::new(request, self.model.config(), seed, limit);
+        for index in 0..shared.request.params.n {
+            let sequence = Sequence::new(&shared, index, self.tokenizer.as_ref());
+            self.sequences.insert(id.completion(index), (id, sequence));
         }
-        let mut bytes = vec![0; logits.bytes()];
-        device.download(logits, &mut bytes)?;
-        let row: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        Ok(StepOutput {
-            token_id,
-            logprob: params.logprobs.map(|k| logprob(&row, token_id, k)),
-            logits: params.logits.map(|k| largest(&row, k)),
-        })
+        self.groups.insert(id, Group::new(shared));
+        Ok(id)
     }
 
-    /// Caches for a sequence of `tokens`; existing ones are used if they are large enough.
-    fn reserve(&mut self, tokens: usize) -> Result<Vec<u32>, OpError> {
-        let needed = KvCache::pages_for(tokens);
-        if needed > self.cache.pages() {
-            self.cache = KvCache::new(self.model.device(), self.model.config(), self.model.numerics(), needed, 1)?;
+    /// Ends a request with what it has. Returns whether it had not ended.
+    pub fn abort(&mut self, id: RequestId) -> bool {
+        let Some(group) = self.groups.get(&id) else { return false };
+        for index in 0..group.completions() {
+            self.end(id.completion(index), FinishReason::Abort, None);
         }
-        Ok((0..needed as u32).collect())
-    }
-}
-
-/// A draw as a token: -1 stands for logits that nothing can be drawn from, anything else outside the vocabulary for a
-/// backend that is wrong.
-fn drawn_token(drawn: i32, position: usize, vocab_size: usize) -> Result<u32, EngineError> {
-    match u32::try_from(drawn) {
-        Ok(token) if (token as usize) < vocab_size => Ok(token),
-        _ if drawn == -1 => Err(EngineError::BadLogits { position }),
-        _ => Err(EngineError::BadToken { token: drawn, position, vocab_size }),
-    }
-}
-
-fn finish_with_error(mut completion: Completion, error: EngineError) -> Result<Completion, EngineError> {
-    if completion.steps.is_empty() {
-        return Err(error);
-    }
-    completion.finish_reason = FinishReason::Error;
-    completion.error = Some((error.code().to_owned(), error.to_string()));
-    Ok(completion)
-}
-
-/// The small buffers that a draw needs, kept from step to step.
-struct Sampler {
-    inv_temperature: Tensor,
-    seed: Tensor,
-    position: Tensor,
-    token: Tensor,
-}
-
-impl Sampler {
-    fn new(model: &Model) -> Result<Self, OpError> {
-        // One allocation, each value on a line of its own.
-        let memory = model.device().allocate(4 * 64)?;
-        let at = |line: usize, format| Tensor::plain(&memory, line * 64, format, &[1]);
-        Ok(Self {
-            inv_temperature: at(0, Format::F32),
-            seed: at(1, Format::I64),
-            position: at(2, Format::I32),
-            token: at(3, Format::I32),
-        })
+        true
     }
 
-    /// The drawn token, or -1 when the logits hold NaN or +infinity.
-    fn draw(
-        &self,
-        device: &dyn deepinfer_ops::Device,
-        logits: &Tensor,
-        inv_temperature: f32,
-        seed: u64,
-        position: usize,
-    ) -> Result<i32, OpError> {
-        device.upload(&self.inv_temperature, &inv_temperature.to_le_bytes())?;
-        device.upload(&self.seed, &seed.to_le_bytes())?;
-        device.upload(&self.position, &(position as i32).to_le_bytes())?;
-        device.fused_sample(&FusedSample {
-            logits,
-            inv_temperature: &self.inv_temperature,
-            seed: &self.seed,
-            position: &self.position,
-            token: &self.token,
-            child: None,
-            min_p_log: None,
-            top_k: None,
-            top_p: None,
-        })?;
-        let mut bytes = [0; 4];
-        device.download(&self.token, &mut bytes)?;
-        Ok(i32::from_le_bytes(bytes))
+    /// Preempts the completions of a request that run, as if others needed their pages. What they get must not depend on it,
+    /// which is what this is for. Returns whether one was running.
+    pub fn preempt(&mut self, id: RequestId) -> bool {
+        let completions = self.groups.get(&id).map_or(0, Group::completions);
+        (0..completions).fold(false, |any, index| self.scheduler.preempt(id.completion(index)) | any)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Whether a request has not ended, or a step is in flight.
+    pub fn has_work(&self) -> bool {
+        !self.groups.is_empty() || self.in_flight.is_some()
+    }
 
-    #[test]
-    fn draws_outside_the_vocabulary_are_faults() {
-        assert_eq!(drawn_token(9, 0, 10).unwrap(), 9);
-        assert!(matches!(drawn_token(-1, 3, 10), Err(EngineError::BadLogits { position: 3 })));
-        for token in [10, i32::MAX, -2] {
-            assert!(matches!(drawn_token(token, 3, 10), Err(EngineError::BadToken { .. })), "{token}");
+    /// What has happened since the last call, in order.
+    pub fn events(&mut self) -> impl Iterator<Item = (RequestId, Event)> + '_ {
+        self.events.drain(..)
+    }
+
+    /// Does a turn of work: at most one step is queued, and at most one waited for. Without work, nothing.
+    pub fn step(&mut self) {
+        let mut plan = self.spare_plans.pop().unwrap_or_default();
+        let next = match self.scheduler.schedule(&mut plan) {
+            Some(_) => Some(self.forward(plan)),
+            None => {
+                self.spare_plans.push(plan);
+                None
+            }
+        };
+        if let Some(earlier) = self.in_flight.take() {
+            self.take_in(earlier);
+        }
+        let Some(next) = next else { return };
+        let step = self.draw(next);
+        if self.scheduler.config().depth > 1 && step.queued.is_ok() {
+            self.in_flight = Some(step);
+        } else {
+            self.take_in(step);
         }
     }
+
+    /// Queues what a step does before the draw.
+    fn forward(&self, plan: StepPlan) -> Forward {
+        let queued = self.queue_forward(&plan);
+        Forward { plan, queued }
+    }
+
+    fn queue_forward(&self, plan: &StepPlan) -> Result<(Tensor, Vec<(usize, RawLogits)>), OpError> {
+        let device = self.model.device().as_ref();
+        for copy in plan.page_copies() {
+            self.cache.copy_page(device, copy.from as usize, copy.to as usize)?;
+        }
+        for planned in plan.requests() {
+            let slot = planned.slot as usize;
+            if planned.reset_slot {
+                self.cache.reset_slot(device, slot)?;
+            }
+            if let Some(checkpoint) = planned.restore {
+                self.store.restore(device, &self.cache, checkpoint as usize, slot)?;
+            }
+        }
+
+        let mut tokens = plan.tokens().to_vec();
+        let mut late = Vec::new();
+        for planned in plan.requests() {
+            let TokenSource::Device { row, .. } = planned.source else { continue };
+            match self.forced_token(planned) {
+                Some(token) => tokens[planned.first_row] = token,
+                None => late.push((planned.first_row, row as usize)),
+            }
+        }
+        let requests: Vec<RequestRows<'_>> = plan
+            .requests()
+            .iter()
+            .map(|planned| RequestRows {
+                tokens: &tokens[planned.first_row..planned.first_row + planned.rows],
+                start: planned.start,
+                slot: planned.slot as usize,
+                pages: plan.pages_of(planned),
+                image_mask: &[],
+            })
+            .collect();
+        // Rows that are drawn from come first, so that the sampler has them in one piece.
+        let samples = plan.sample_rows();
+        let mut logit_rows = vec![0; samples];
+        let mut prompt_rows = Vec::new();
+        for (at, planned) in plan.requests().iter().enumerate() {
+            if let Some(row) = planned.sample_row {
+                logit_rows[row as usize] = planned.first_row + planned.rows - 1;
+            }
+            let positions = self.prompt_positions(planned);
+            if !positions.is_empty() {
+                let first_row = planned.first_row + positions.start - planned.start;
+                prompt_rows.push((at, positions.start, logit_rows.len(), positions.len()));
+                logit_rows.extend(first_row..first_row + positions.len());
+            }
+        }
+        let ids = self.sampler.tokens();
+        let device_tokens = (!late.is_empty()).then_some(DeviceTokens { ids, rows: &late });
+        let input = StepInput { requests: &requests, logit_rows: &logit_rows, device_tokens };
+        let logits = self.model.enqueue(&self.cache, &input)?;
+
+        for planned in plan.requests() {
+            if let Some(checkpoint) = planned.save {
+                self.store.save(device, &self.cache, planned.slot as usize, checkpoint as usize)?;
+            }
+        }
+        let mut raw = Vec::new();
+        for (at, planned) in plan.requests().iter().enumerate() {
+            let wanted = self.sequences.get(&planned.id).is_some_and(|(_, sequence)| sequence.wants_logits());
+            if let Some(row) = planned.sample_row.filter(|_| wanted) {
+                raw.push((at, RawLogits::Drawn(device.download_later(&logits.rows(row as usize, 1))?)));
+            }
+        }
+        for (at, position, first, count) in prompt_rows {
+            raw.push((at, RawLogits::Prompt(position, device.download_later(&logits.rows(first, count))?)));
+        }
+        Ok((logits.rows(0, samples), raw))
+    }
+
+    /// The token of a request's first row, if it is on the device and known all the same.
+    fn forced_token(&self, planned: &PlannedRequest) -> Option<u32> {
+        let (_, sequence) = self.sequences.get(&planned.id)?;
+        sequence.forced(planned.start - sequence.shared.prompt_len())
+    }
+
+    /// Positions of the prompt whose logits tell about its next token and are wanted.
+    fn prompt_positions(&self, planned: &PlannedRequest) -> std::ops::Range<usize> {
+        let Some((_, sequence)) = self.sequences.get(&planned.id) else { return 0..0 };
+        if sequence.shared.request.params.prompt_logprobs.is_none() || sequence.index > 0 {
+            return 0..0;
+        }
+        let end = planned.end().min(sequence.shared.prompt_len() - 1);
+        (planned.end() - planned.logit_rows).min(end)..end
+    }
+
+    /// Queues the draw of a step, once everything before it is known.
+    fn draw(&mut self, forward: Forward) -> StepInFlight {
+        let Forward { plan, queued } = forward;
+        let rows: Vec<SampleRow<'_>> = plan
+            .requests()
+            .iter()
+            .filter(|planned| planned.samples())
+            .map(|planned| match self.sequences.get(&planned.id) {
+                Some((_, sequence)) if self.scheduler.is_live(planned) => sequence.sample_row(),
+                _ => SampleRow::unused(planned.end()),
+            })
+            .collect();
+        let device = self.model.device().as_ref();
+        let queued = queued.and_then(|(drawn_from, logits)| {
+            let tokens = self.sampler.enqueue(device, self.model.arena(), &drawn_from, &rows)?;
+            Ok(Downloads { tokens, logits })
+        });
+        drop(rows);
+        self.hook.before_wait(&plan, &self.cache);
+        StepInFlight { plan, queued }
+    }
+
+    /// Waits for a step and takes in what it brings.
+    fn take_in(&mut self, step: StepInFlight) {
+        let StepInFlight { plan, queued } = step;
+        let drawn = queued.and_then(|mut downloads| {
+            let tokens: Vec<i32> =
+                downloads.tokens.wait()?.as_chunks().0.iter().map(|&b| i32::from_le_bytes(b)).collect();
+            Ok((tokens, downloads.logits))
+        });
+        let mut taken: Vec<(Option<u32>, bool)> = vec![(None, false); plan.requests().len()];
+        match drawn {
+            Ok((tokens, logits)) => self.take_tokens(&plan, &tokens, logits, &mut taken),
+            Err(error) => self.fail_step(&plan, &error),
+        }
+        let outcomes: Vec<Outcome<'_>> =
+            taken.iter().map(|(token, stop)| Outcome { tokens: token.as_slice(), stop: *stop }).collect();
+        let finished = self.scheduler.complete(plan.step(), &outcomes).to_vec();
+        for finished in finished {
+            if let Some((id, sequence)) = self.sequences.get(&finished.id) {
+                let (id, is_first) = (*id, sequence.index == 0);
+                let group = self.groups.get_mut(&id).expect("a request lives as long as its completions");
+                group.count(is_first, finished.cached_tokens, finished.preemptions);
+            }
+            self.end(finished.id, FinishReason::Length, None);
+        }
+        self.spare_plans.push(plan);
+    }
+
+    fn take_tokens(
+        &mut self,
+        plan: &StepPlan,
+        tokens: &[i32],
+        logits: Vec<(usize, RawLogits)>,
+        taken: &mut [(Option<u32>, bool)],
+    ) {
+        let mut drawn_from: HashMap<usize, Vec<f32>> = HashMap::new();
+        for (at, raw) in logits {
+            let planned = &plan.requests()[at];
+            if !self.scheduler.is_live(planned) {
+                continue;
+            }
+            let (position, mut download) = match raw {
+                RawLogits::Drawn(download) => (None, download),
+                RawLogits::Prompt(position, download) => (Some(position), download),
+            };
+            match (floats(download.as_mut()), position) {
+                (Ok(row), None) => _ = drawn_from.insert(at, row),
+                (Ok(rows), Some(first)) => {
+                    let id = self.sequences[&planned.id].0;
+                    let group = self.groups.get_mut(&id).expect("a request lives as long as its completions");
+                    for (row, position) in rows.chunks_exact(self.model.config().vocab_size).zip(first..) {
+                        group.take_prompt_logits(position, row);
+                    }
+                }
+                (Err(error), _) => self.end(planned.id, FinishReason::Error, Some(error.into())),
+            }
+        }
+        for (at, (planned, taken)) in plan.requests().iter().zip(taken).enumerate() {
+            let Some(row) = planned.sample_row.filter(|_| self.scheduler.is_live(planned)) else { continue };
+            let (id, sequence) = self.sequences.get_mut(&planned.id).expect("a live request has a sequence");
+            let logits = drawn_from.get(&at).map(Vec::as_slice);
+            match sequence.push(tokens[row as usize], logits, self.model.config()) {
+                Ok(event) => {
+                    *taken = (Some(event.step.token_id), sequence.is_stopped());
+                    self.events.push((*id, Event::Token(event)));
+                }
+                Err(error) => self.end(planned.id, FinishReason::Error, Some(error)),
+            }
+        }
+    }
+
+    /// Nothing that a step did counts. After a fault that lasts, nothing will.
+    fn fail_step(&mut self, plan: &StepPlan, error: &OpError) {
+        if matches!(error, OpError::DeviceLost(_) | OpError::Panicked { .. }) {
+            self.lost = Some(error.clone());
+            let mut all: Vec<RequestId> = self.sequences.keys().copied().collect();
+            all.sort_unstable();
+            for id in all {
+                self.end(id, FinishReason::Error, Some(error.clone().into()));
+            }
+            return;
+        }
+        for planned in plan.requests() {
+            if self.scheduler.is_live(planned) {
+                self.end(planned.id, FinishReason::Error, Some(error.clone().into()));
+            }
+        }
+    }
+
+    /// Ends a completion that has not ended, and the request with its last one.
+    fn end(&mut self, completion: RequestId, reason: FinishReason, error: Option<EngineError>) {
+        let Some((id, sequence)) = self.sequences.remove(&completion) else { return };
+        self.scheduler.abort(completion);
+        let group = self.groups.get_mut(&id).expect("a request lives as long as its completions");
+        if let Some(output) = group.take(sequence.finish(reason, error)) {
+            self.groups.remove(&id);
+            self.events.push((id, Event::Finished(Box::new(output))));
+        }
+    }
+}
+
+/// The scheduler's refusal as the caller knows it.
+fn refusal(error: &AddError) -> RequestError {
+    match *error {
+        AddError::EmptyPrompt => RequestError::EmptyPrompt,
+        AddError::NoOutput { name } => {
+            RequestError::InvalidParameter { name, value: "0".to_owned(), wanted: "at least 1" }
+        }
+        AddError::TooLong { prompt, max_model_len, .. } => {
+            RequestError::PromptTooLong { tokens: prompt, context: max_model_len }
+        }
+        AddError::NeverFits { prompt, max_tokens, needed, available, longest } => {
+            RequestError::DoesNotFit { tokens: prompt, max_tokens, needed, available, longest }
+        }
+    }
+}
+
+/// A download of F32 values. The copy lies before one that was waited for, so that this does not block.
+fn floats(download: &mut dyn Download) -> Result<Vec<f32>, OpError> {
+    download.is_done()?;
+    Ok(download.wait()?.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
 }

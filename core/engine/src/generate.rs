@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
+use crate::engine::{Engine, Event};
 use crate::error::{EngineError, RequestError};
 use crate::jsonl;
 use crate::output::{RequestOutput, TokenEvent};
 use crate::params::SamplingParams;
 use crate::request::Request;
-use crate::step_loop::{Engine, Event};
 
 /// What is to be continued.
 #[derive(Clone, Debug, PartialEq, Eq)]

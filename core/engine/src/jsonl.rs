@@ -4,12 +4,12 @@ use deepinfer_model::tokenizer::Tokenizer;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::engine::Completion;
 use crate::error::{EngineError, RequestError};
 use crate::logprobs::TokenLogprob;
 use crate::output::FinishReason;
 use crate::params::SamplingParams;
 use crate::request::Request;
+use crate::unbatched::Completion;
 
 /// Fields that an input line may have.
 const FIELDS: [&str; 9] = [

@@ -1,8 +1,7 @@
 //! Requests in, tokens out.
 //!
-//! [`Request`] says what is wanted and is checked before anything runs; [`Engine`] runs one request after the other on a
-//! [`Model`](deepinfer_model::Model): the prompt in chunks, then token by token. [`batching`] runs many at a time.
-//! [`jsonl`] is the file format of batches.
+//! [`Request`] says what is wanted and is checked before anything runs; [`Engine`] runs many of them at a time on a
+//! [`Model`](deepinfer_model::Model), and [`EngineThread`] lets other threads ask it. [`jsonl`] is the file format of batches.
 //!
 //! This crate computes nothing on numbers of the model beyond log-probabilities; it knows no plugin and prints nothing.
 
@@ -22,24 +21,17 @@ mod sampler;
 mod seed;
 mod sequence;
 mod staging;
-mod step_loop;
 mod text;
 mod thread;
+pub mod unbatched;
 
-pub use engine::{Completion, Engine};
+pub use builder::{BuildError, EngineBuilder, EngineConfig};
+pub use deepinfer_scheduler::{Policy, RequestId, Stats, StepPlan};
+pub use engine::{Engine, Event, StepHook};
 pub use error::{EngineError, RequestError};
+pub use generate::Input;
 pub use logprobs::TokenLogprob;
-pub use output::{FinishReason, StepOutput};
+pub use output::{Completion, FinishReason, RequestOutput, StepOutput, StopReason, TokenEvent};
 pub use params::SamplingParams;
 pub use request::Request;
-
-/// Continuous batching: requests that run at the same time.
-pub mod batching {
-    pub use deepinfer_scheduler::{Policy, RequestId, Stats, StepPlan};
-
-    pub use crate::builder::{BuildError, EngineBuilder, EngineConfig};
-    pub use crate::generate::Input;
-    pub use crate::output::{Completion, RequestOutput, StopReason, TokenEvent};
-    pub use crate::step_loop::{Engine, Event, StepHook};
-    pub use crate::thread::{EngineHandle, EngineThread, RequestStream, RequestTimes, StreamEvent};
-}
+pub use thread::{EngineHandle, EngineThread, RequestStream, RequestTimes, StreamEvent};

@@ -13,9 +13,9 @@ use deepinfer_scheduler::{RequestId, Stats};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use crate::engine::{Engine, Event};
 use crate::output::{RequestOutput, TokenEvent};
 use crate::request::Request;
-use crate::step_loop::{Engine, Event};
 
 /// When things happened to a request, counted from when it was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use deepinfer_engine::batching::{Engine, EngineConfig, Event, RequestId, RequestOutput, Stats};
+use deepinfer_engine::{Engine, EngineConfig, Event, RequestId, RequestOutput, Stats};
 use deepinfer_engine::{EngineError, FinishReason, Request, RequestError, SamplingParams};
 
 use crate::reference::{Expected, Reference, model};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use deepinfer_engine::batching::{Completion, Engine, EngineConfig, Input, StopReason};
+use deepinfer_engine::{Completion, Engine, EngineConfig, Input, StopReason};
 use deepinfer_engine::{EngineError, FinishReason, Request, RequestError, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::tokenizer::Tokenizer;

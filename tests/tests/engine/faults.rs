@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use deepinfer_engine::batching::{Engine, EngineConfig};
+use deepinfer_engine::{Engine, EngineConfig};
 use deepinfer_engine::{EngineError, FinishReason, Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};

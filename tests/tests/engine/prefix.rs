@@ -1,7 +1,7 @@
 //! Hits of the prefix cache: as many as computed by hand, and the bits of a cold run.
 
 use deepinfer_engine::SamplingParams;
-use deepinfer_engine::batching::{Engine, EngineConfig};
+use deepinfer_engine::{Engine, EngineConfig};
 
 use crate::reference::{Reference, model};
 use crate::requests::{found, request, text_tokens};

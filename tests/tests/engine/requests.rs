@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use deepinfer_engine::batching::{Completion, RequestOutput};
+use deepinfer_engine::{Completion, RequestOutput};
 use deepinfer_engine::{Request, SamplingParams, TokenLogprob};
 use deepinfer_tests::fixture;
 

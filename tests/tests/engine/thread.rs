@@ -1,8 +1,6 @@
 //! The engine on a thread of its own.
 
-use deepinfer_engine::batching::{
-    Engine, EngineConfig, EngineThread, RequestOutput, RequestStream, Stats, StreamEvent,
-};
+use deepinfer_engine::{Engine, EngineConfig, EngineThread, RequestOutput, RequestStream, Stats, StreamEvent};
 use deepinfer_engine::{EngineError, FinishReason, RequestError, SamplingParams};
 
 use crate::reference::{Reference, model};

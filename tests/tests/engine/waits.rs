@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use deepinfer_engine::SamplingParams;
-use deepinfer_engine::batching::{Engine, EngineConfig};
+use deepinfer_engine::{Engine, EngineConfig};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_ops::Device;

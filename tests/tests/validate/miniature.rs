@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 
-use deepinfer_engine::{Engine, Request, SamplingParams};
+use deepinfer_engine::unbatched::Engine;
+use deepinfer_engine::{Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_ops::Device;

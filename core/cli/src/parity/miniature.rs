@@ -4,7 +4,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-use deepinfer_engine::{Engine, Request, SamplingParams, jsonl};
+use deepinfer_engine::unbatched::Engine;
+use deepinfer_engine::{Request, SamplingParams, jsonl};
 use deepinfer_model::{Model, Numerics};
 use deepinfer_parity::{Level, Outcome};
 use deepinfer_runtime::{TEXT_PROFILE, missing_ops};
