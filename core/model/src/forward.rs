@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 use deepinfer_ops::args::{Gather, Linear, Quantize, RmsNorm, Rope};
 use deepinfer_ops::traits::{CopyOps, LinearOps, NormOps, QuantizeOps, RopeOps};
-use deepinfer_ops::{Arena, Device, Format, OpError, Tensor};
+use deepinfer_ops::{Arena, Device, Format, OpError, Part, Scope, Tensor};
 
 use crate::checkpoint::{Checkpoint, CheckpointWarning, TensorSpec};
 use crate::config::ModelConfig;
@@ -189,6 +189,7 @@ impl Model {
         self.assert_valid(cache, input);
         self.arena.rewind(self.arena.start());
         let device = self.device.as_ref();
+        device.scope(Scope::of(Part::Tokens));
         let mut pack = self.pack.borrow_mut();
         let mut step = Step::upload((device, &self.arena, &mut *pack), &self.config, cache, input)?;
         if let (Some(late), Some(tokens)) = (&step.late_tokens, &input.device_tokens) {
@@ -248,6 +249,7 @@ impl Run<'_> {
         let pre = self.arena.tensor(Format::F32, &[rows, copies])?;
         let engram_rows = self.engram_rows()?;
         let mut selections = Selections::new(self)?;
+        self.device.scope(Scope::of(Part::Embed));
         self.device.gather(&Gather {
             table: &weights.embed,
             index: &self.step.token_ids,
@@ -260,12 +262,14 @@ impl Run<'_> {
             self.arena.rewind(layer_start);
             let at = |what: &'static str| move || format!("layers.{index}.{what}");
             if let Some(engram) = &layer.engram {
+                self.device.scope(Scope::in_layer(index, Part::Engram));
                 self.engram(index, engram, engram_rows.as_ref(), &stream)?;
             }
             see(&at("stream_in"), &stream)?;
             let pre_in = if index == 0 { &self.step.first_pre } else { &pre };
             see(&at("pre"), pre_in)?;
 
+            self.device.scope(Scope::in_layer(index, Part::Attention));
             let attn_mix = self.hc_mix(&layer.hc_attn, &stream)?;
             let x = self.collapse_and_norm(&stream, pre_in, &layer.attn_norm)?;
             see(&at("attn.in"), &x)?;
@@ -278,6 +282,7 @@ impl Run<'_> {
             see(&at("attn.out"), &y)?;
             self.hc_expand(&stream, &y, &attn_mix)?;
 
+            self.device.scope(Scope::in_layer(index, Part::Moe));
             let ffn_mix = self.hc_mix(&layer.hc_ffn, &stream)?;
             let x = self.collapse_and_norm(&stream, &attn_mix.pre, &layer.ffn_norm)?;
             see(&at("ffn.in"), &x)?;
@@ -288,6 +293,7 @@ impl Run<'_> {
         }
 
         self.arena.rewind(layer_start);
+        self.device.scope(Scope::of(Part::FinalNorm));
         let x = self.collapse_and_norm(&stream, &pre, &weights.norm)?;
         see(&|| "final_norm".to_owned(), &x)?;
         let wanted = self.step.logit_rows.dim(0);
@@ -295,6 +301,7 @@ impl Run<'_> {
         if wanted == 0 {
             return Ok(logits);
         }
+        self.device.scope(Scope::of(Part::Head));
         let last = self.activation(&[wanted, width])?;
         self.gather_rows(&x, &self.step.logit_rows, &last)?;
         self.device.linear(&Linear { x: &last, weight: &weights.head, groups: 1, out: &logits })?;

@@ -2,6 +2,7 @@
 
 use crate::call::OpCall;
 use crate::error::OpError;
+use crate::scope::Scope;
 use crate::tensor::{Allocation, Tensor};
 
 /// Runs ops in order.
@@ -89,6 +90,10 @@ pub trait Device: Dispatch {
     /// # Errors
     /// The device does not answer.
     fn memory(&self) -> Result<(u64, u64), OpError>;
+
+    /// The calls from here on belong to this part of a step. It is told to those who stand between a model and its device
+    /// and want to name what they see; a device need not know.
+    fn scope(&self, _scope: Scope) {}
 }
 
 /// Bytes on their way to the host, of [`Device::download_later`]. Dropping it does not wait, nor take the copy back.

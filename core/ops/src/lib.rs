@@ -15,6 +15,7 @@ mod counting;
 mod device;
 mod error;
 mod generated;
+mod scope;
 mod tensor;
 pub mod traits;
 
@@ -29,5 +30,6 @@ pub use counting::CountingDevice;
 pub use deepinfer_plugin_api::{ArgError, CacheFormat, Format, OpInfo};
 pub use device::{Device, Dispatch, Download};
 pub use error::{OpError, Promise};
+pub use scope::{Part, Scope};
 pub use tensor::{Allocation, Tensor};
 pub use traits::Ops;

@@ -2,7 +2,7 @@
 
 use deepinfer_ops::args::{Linear, LoadPagedKvCache, SparseAttention, StoreKvCache};
 use deepinfer_ops::traits::{AttentionOps, CacheOps, LinearOps};
-use deepinfer_ops::{CacheFormat, Format, OpError, Tensor};
+use deepinfer_ops::{CacheFormat, Format, OpError, Part, Scope, Tensor};
 
 use super::Run;
 use super::select::Selections;
@@ -44,11 +44,14 @@ impl Run<'_> {
 
         let source = config.kv_source_of(layer).and_then(|source| self.cache.sources[source].as_ref());
         if let (Some(compressor), Some(source)) = (&weights.compressor, source) {
+            self.device.scope(Scope::in_layer(layer, Part::Compress));
             self.publish(ratio, compressor, source, x)?;
         }
         if let (Some(indexer), Some(source)) = (&weights.indexer, source) {
+            self.device.scope(Scope::in_layer(layer, Part::Select));
             self.select(layer, indexer, source, x, &latent, selections)?;
         }
+        self.device.scope(Scope::in_layer(layer, Part::Attention));
 
         // A layer that reads only its window, or a step in which no row sees a compressed entry, has no second cache.
         let global = source.zip(selections.slots(ratio));
