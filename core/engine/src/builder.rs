@@ -8,6 +8,7 @@ use deepinfer_ops::OpError;
 use deepinfer_scheduler::{ConfigError, PAGE_TOKENS, Policy, Scheduler, SchedulerConfig};
 
 use crate::engine::{Engine, NoHook, Parts, StepHook};
+use crate::observer::LogitsObserver;
 use crate::sampler::Sampler;
 
 /// Switches asynchronous scheduling off when it is `0`.
@@ -42,6 +43,8 @@ pub struct EngineConfig {
     pub watermark: f64,
     /// Plan and queue the next step while one runs. Tokens are the same without it.
     pub async_scheduling: bool,
+    /// Hand out pages in an order drawn from this seed, instead of ascending. Tokens are the same with any.
+    pub page_order_seed: Option<u64>,
 }
 
 impl Default for EngineConfig {
@@ -60,6 +63,7 @@ impl Default for EngineConfig {
             policy: Policy::Fcfs,
             watermark: 0.01,
             async_scheduling: true,
+            page_order_seed: None,
         }
     }
 }
@@ -122,11 +126,12 @@ pub struct EngineBuilder {
     tokenizer: Option<Arc<Tokenizer>>,
     config: EngineConfig,
     hook: Box<dyn StepHook>,
+    observer: Option<Box<dyn LogitsObserver>>,
 }
 
 impl EngineBuilder {
     pub(crate) fn new(model: Model) -> Self {
-        Self { model, tokenizer: None, config: EngineConfig::default(), hook: Box::new(NoHook) }
+        Self { model, tokenizer: None, config: EngineConfig::default(), hook: Box::new(NoHook), observer: None }
     }
 
     /// The tokenizer of the model, without which there is no text and no stop string.
@@ -150,12 +155,19 @@ impl EngineBuilder {
         self
     }
 
+    /// Who sees the raw logits of every row.
+    #[must_use]
+    pub fn observe(mut self, observer: Box<dyn LogitsObserver>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
     /// Allocates the caches.
     ///
     /// # Errors
     /// The configuration contradicts itself, or the device has not enough memory.
     pub fn build(self) -> Result<Engine, BuildError> {
-        let Self { model, tokenizer, config, hook } = self;
+        let Self { model, tokenizer, config, hook, observer } = self;
         let context = model.config().max_position_embeddings;
         let max_model_len = config.max_model_len.unwrap_or(context);
         if !(2..=context).contains(&max_model_len) {
@@ -182,6 +194,7 @@ impl EngineBuilder {
             prefix_caching: config.prefix_caching,
             checkpoints,
             checkpoint_pages: config.checkpoint_pages,
+            page_order_seed: config.page_order_seed,
             cache_seed: format!("{:?}", model.numerics()).into_bytes(),
             ..SchedulerConfig::new(pages, state_slots)
         })?;
@@ -189,7 +202,7 @@ impl EngineBuilder {
         let cache = KvCache::new(&device, model.config(), model.numerics(), pages, state_slots)?;
         let store = StateStore::new(&device, model.config(), model.numerics(), checkpoints)?;
         let sampler = Sampler::new(device.as_ref(), config.max_num_seqs)?;
-        Ok(Engine::new(Parts { model, tokenizer, cache, store, scheduler, sampler, hook, max_model_len }))
+        Ok(Engine::new(Parts { model, tokenizer, cache, store, scheduler, sampler, hook, observer, max_model_len }))
     }
 }
 

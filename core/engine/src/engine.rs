@@ -25,6 +25,7 @@ use deepinfer_scheduler::{
 
 use crate::builder::EngineBuilder;
 use crate::error::{EngineError, RequestError};
+use crate::observer::{LogitsObserver, ObservedRow};
 use crate::output::{FinishReason, RequestOutput, TokenEvent};
 use crate::request::Request;
 use crate::sampler::{SampleRow, Sampler};
@@ -64,6 +65,7 @@ pub struct Engine {
     scheduler: Scheduler,
     sampler: Sampler,
     hook: Box<dyn StepHook>,
+    observer: Option<Box<dyn LogitsObserver>>,
     max_model_len: usize,
     /// Requests, by their names.
     groups: HashMap<RequestId, Group>,
@@ -87,6 +89,7 @@ pub(crate) struct Parts {
     pub(crate) scheduler: Scheduler,
     pub(crate) sampler: Sampler,
     pub(crate) hook: Box<dyn StepHook>,
+    pub(crate) observer: Option<Box<dyn LogitsObserver>>,
     pub(crate) max_model_len: usize,
 }
 
@@ -107,8 +110,8 @@ struct Downloads {
 enum RawLogits {
     /// Of the row that is drawn from.
     Drawn(Box<dyn Download>),
-    /// Of tokens of the prompt, from this position on.
-    Prompt(usize, Box<dyn Download>),
+    /// Of tokens before it, from this position on.
+    Before(usize, Box<dyn Download>),
 }
 
 /// A step whose forward pass is queued, before its draw.
@@ -125,7 +128,7 @@ impl Engine {
     }
 
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { model, tokenizer, cache, store, scheduler, sampler, hook, max_model_len } = parts;
+        let Parts { model, tokenizer, cache, store, scheduler, sampler, hook, observer, max_model_len } = parts;
         Self {
             model,
             tokenizer,
@@ -134,6 +137,7 @@ impl Engine {
             scheduler,
             sampler,
             hook,
+            observer,
             max_model_len,
             groups: HashMap::new(),
             sequences: HashMap::new(),
@@ -167,6 +171,20 @@ impl Engine {
     /// Forgets all cached pages, so that the next requests run all of their prompts.
     pub fn reset_prefix_cache(&mut self) {
         self.scheduler.reset_prefix_cache();
+    }
+
+    /// Forgets up to `pages` cached pages that nobody uses, those that were not used for longest. Returns how many there were.
+    pub fn evict(&mut self, pages: usize) -> usize {
+        self.scheduler.evict(pages)
+    }
+
+    /// The model again, for an engine of other sizes. What has not ended is given up, and its results are waited for.
+    pub fn into_model(mut self) -> Model {
+        if let Some(StepInFlight { queued: Ok(mut step), .. }) = self.in_flight.take() {
+            // A fault concerns nobody any more; the next engine meets one that lasts.
+            let _ = step.tokens.wait();
+        }
+        self.model
     }
 
     /// Queues a request.
@@ -305,7 +323,7 @@ impl Engine {
             if let Some(row) = planned.sample_row {
                 logit_rows[row as usize] = planned.first_row + planned.rows - 1;
             }
-            let positions = self.prompt_positions(planned);
+            let positions = self.positions_before(planned);
             if !positions.is_empty() {
                 let first_row = planned.first_row + positions.start - planned.start;
                 prompt_rows.push((at, positions.start, logit_rows.len(), positions.len()));
@@ -324,13 +342,14 @@ impl Engine {
         }
         let mut raw = Vec::new();
         for (at, planned) in plan.requests().iter().enumerate() {
-            let wanted = self.sequences.get(&planned.id).is_some_and(|(_, sequence)| sequence.wants_logits());
+            let wanted = self.observer.is_some()
+                || self.sequences.get(&planned.id).is_some_and(|(_, sequence)| sequence.wants_logits());
             if let Some(row) = planned.sample_row.filter(|_| wanted) {
                 raw.push((at, RawLogits::Drawn(device.download_later(&logits.rows(row as usize, 1))?)));
             }
         }
         for (at, position, first, count) in prompt_rows {
-            raw.push((at, RawLogits::Prompt(position, device.download_later(&logits.rows(first, count))?)));
+            raw.push((at, RawLogits::Before(position, device.download_later(&logits.rows(first, count))?)));
         }
         Ok((logits.rows(0, samples), raw))
     }
@@ -341,9 +360,13 @@ impl Engine {
         sequence.forced(planned.start - sequence.shared.prompt_len())
     }
 
-    /// Positions of the prompt whose logits tell about its next token and are wanted.
-    fn prompt_positions(&self, planned: &PlannedRequest) -> std::ops::Range<usize> {
+    /// Positions whose logits tell about a token that is known and are wanted: those of the prompt for its log-probabilities,
+    /// all for an observer.
+    fn positions_before(&self, planned: &PlannedRequest) -> std::ops::Range<usize> {
         let Some((_, sequence)) = self.sequences.get(&planned.id) else { return 0..0 };
+        if self.observer.is_some() {
+            return planned.start..planned.end() - usize::from(planned.samples());
+        }
         if sequence.shared.request.params.prompt_logprobs.is_none() || sequence.index > 0 {
             return 0..0;
         }
@@ -415,16 +438,16 @@ impl Engine {
             }
             let (position, mut download) = match raw {
                 RawLogits::Drawn(download) => (None, download),
-                RawLogits::Prompt(position, download) => (Some(position), download),
+                RawLogits::Before(position, download) => (Some(position), download),
             };
             match (floats(download.as_mut()), position) {
-                (Ok(row), None) => _ = drawn_from.insert(at, row),
+                (Ok(row), None) => {
+                    self.observe(planned, planned.end() - 1, &row);
+                    drawn_from.insert(at, row);
+                }
                 (Ok(rows), Some(first)) => {
-                    let id = self.sequences[&planned.id].0;
-                    let group = self.groups.get_mut(&id).expect("a request lives as long as its completions");
-                    for (row, position) in rows.chunks_exact(self.model.config().vocab_size).zip(first..) {
-                        group.take_prompt_logits(position, row);
-                    }
+                    self.observe(planned, first, &rows);
+                    self.take_prompt_logits(planned, first, &rows);
                 }
                 (Err(error), _) => self.end(planned.id, FinishReason::Error, Some(error.into())),
             }
@@ -440,6 +463,28 @@ impl Engine {
                 }
                 Err(error) => self.end(planned.id, FinishReason::Error, Some(error)),
             }
+        }
+    }
+
+    /// Shows rows of a request, the first of which is at `position`, to who wants to see them.
+    fn observe(&mut self, planned: &PlannedRequest, position: usize, rows: &[f32]) {
+        let Some(observer) = &mut self.observer else { return };
+        let (request, completion) = (self.sequences[&planned.id].0, self.sequences[&planned.id].1.index);
+        for (logits, position) in rows.chunks_exact(self.model.config().vocab_size).zip(position..) {
+            observer.row(&ObservedRow { request, completion, position, logits });
+        }
+    }
+
+    /// Takes in the logits of a request's tokens from `position` on, of which those of the prompt may be wanted.
+    fn take_prompt_logits(&mut self, planned: &PlannedRequest, position: usize, rows: &[f32]) {
+        let (id, sequence) = &self.sequences[&planned.id];
+        if sequence.index > 0 {
+            return;
+        }
+        let last = sequence.shared.prompt_len() - 1;
+        let group = self.groups.get_mut(id).expect("a request lives as long as its completions");
+        for (row, position) in rows.chunks_exact(self.model.config().vocab_size).zip(position..last) {
+            group.take_prompt_logits(position, row);
         }
     }
 
@@ -485,6 +530,9 @@ fn refusal(error: &AddError) -> RequestError {
         }
         AddError::NeverFits { prompt, max_tokens, needed, available, longest } => {
             RequestError::DoesNotFit { tokens: prompt, max_tokens, needed, available, longest }
+        }
+        AddError::QueueFull { name, unit, waiting, added, most } => {
+            RequestError::QueueFull { name, unit, waiting, added, most }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use deepinfer_ops::args::{AdjustLogits, ApplyTokenMask, FusedSample};
 use deepinfer_ops::traits::SampleOps;
-use deepinfer_ops::{Arena, Device, Download, Format, OpError, Tensor};
+use deepinfer_ops::{Arena, Device, Download, Format, OpError, Part, Scope, Tensor};
 
 use crate::staging::Staging;
 
@@ -96,6 +96,7 @@ impl Sampler {
         rows: &[SampleRow<'_>],
     ) -> Result<Box<dyn Download>, OpError> {
         if !rows.is_empty() {
+            device.scope(Scope::of(Part::Sample));
             self.draw(device, arena, logits, rows)?;
         }
         device.download_later(&self.tokens.rows(0, rows.len().max(1)))
