@@ -678,10 +678,10 @@ typedef struct DiArgsFusedSampleV1 {
   DiTensor seed; /* [N] I64 */
   DiTensor position; /* [N] I32 */
   DiTensor token; /* [N] I32 */
-  DiTensor child; /* [N] I32, optional */
-  DiTensor min_p_log; /* [N] F32, optional */
-  DiTensor top_k; /* [N] I32, optional */
-  DiTensor top_p; /* [N] F32, optional */
+  DiTensor child; /* [N] I32, optional, since minor 2 */
+  DiTensor min_p_log; /* [N] F32, optional, since minor 2 */
+  DiTensor top_k; /* [N] I32, optional, since minor 2 */
+  DiTensor top_p; /* [N] F32, optional, since minor 2 */
 } DiArgsFusedSampleV1;
 
 /* Adds biases to logits and subtracts penalties, in place. */

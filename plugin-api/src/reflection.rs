@@ -44,6 +44,8 @@ pub struct ArgInfo {
     pub role: Role,
     /// Whether it may be absent.
     pub optional: bool,
+    /// Minor of the ABI that brought it, 0 if it is as old as the op. A plugin of an earlier minor does not see it.
+    pub since: u16,
     /// Mask of accepted [`crate::Format`]s.
     pub formats: u32,
     /// Extents as the catalogue writes them.

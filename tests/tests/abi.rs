@@ -5,14 +5,15 @@
 
 mod c_compiler;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
 use c_compiler::{Language, compiler, run};
 use deepinfer_plugin_api::abi::{DI_ABI_MAJOR, DI_ABI_MINOR, DiTensor};
-use deepinfer_tests::layouts::{self, Layout, argument_structs, constants, fixed_structs};
+use deepinfer_plugin_api::generated::OPS;
+use deepinfer_tests::layouts::{self, Layout, argument_struct_name, argument_structs, constants, fixed_structs};
 
 /// A program in C and C++ that prints what [`layouts::lines`] says.
 fn program() -> String {
@@ -92,6 +93,22 @@ fn nothing_moves_within_a_major_version() {
             match (struct_size(old), struct_size(new)) {
                 (Some(old), Some(new)) => assert!(new >= old, "{name} shrank from {old} bytes in {version} to {new}"),
                 _ => assert_eq!(new, old, "{name} has moved since version {version}"),
+            }
+        }
+    }
+}
+
+/// The minor that an argument names is the first one whose struct has it.
+#[test]
+fn arguments_know_the_minor_that_brought_them() {
+    for minor in 1..=DI_ABI_MINOR {
+        let then = std::fs::read_to_string(snapshots().join(format!("{DI_ABI_MAJOR}.{minor}/layout.txt"))).unwrap();
+        let then: HashSet<&str> = then.lines().filter_map(|line| line.split(' ').next()).collect();
+        for op in OPS {
+            let name = argument_struct_name(op);
+            for arg in op.args.iter().filter(|_| then.contains(name.as_str())) {
+                let had_it = then.contains(format!("{name}.{}", arg.name).as_str());
+                assert_eq!(had_it, arg.since <= minor, "{name}.{} since {} in minor {minor}", arg.name, arg.since);
             }
         }
     }

@@ -2335,10 +2335,10 @@ impl OpCall for EngramGate<'_> {
 /// | `seed` | in | `[N]` | I64 | Seeds; the 64 bits are unsigned. |
 /// | `position` | in | `[N]` | I32 | Absolute position of the drawn token. |
 /// | `token` | out | `[N]` | I32 | Drawn tokens. |
-/// | `child` | in | `[N]` | I32 | Which of several continuations of one request; absent: 0. Optional. |
-/// | `min_p_log` | in | `[N]` | F32 | ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional. |
-/// | `top_k` | in | `[N]` | I32 | Tokens that stay; 0, or absent: all. Optional. |
-/// | `top_p` | in | `[N]` | F32 | Share of the probability that stays; 1, or absent: all. Optional. |
+/// | `child` | in | `[N]` | I32 | Which of several continuations of one request; absent: 0. Optional; since minor 2 of the ABI. |
+/// | `min_p_log` | in | `[N]` | F32 | ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional; since minor 2 of the ABI. |
+/// | `top_k` | in | `[N]` | I32 | Tokens that stay; 0, or absent: all. Optional; since minor 2 of the ABI. |
+/// | `top_p` | in | `[N]` | F32 | Share of the probability that stays; 1, or absent: all. Optional; since minor 2 of the ABI. |
 ///
 /// ```text
 /// Contract: EXACT; accumulator: f32; u64 for weights; rounding: every F32 operation to nearest even; no contraction; denormals: kept; NaN: a row that holds a NaN or +infinity, or only -infinity, gives -1; M - s[v] of two infinities counts as 0; duplicates: none: no index.
@@ -2368,13 +2368,13 @@ pub struct FusedSample<'a> {
     pub position: &'a Tensor,
     /// `[N]` out, I32. Drawn tokens.
     pub token: &'a Tensor,
-    /// `[N]` in, I32. Which of several continuations of one request; absent: 0. Optional.
+    /// `[N]` in, I32. Which of several continuations of one request; absent: 0. Optional; since minor 2 of the ABI.
     pub child: Option<&'a Tensor>,
-    /// `[N]` in, F32. ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional.
+    /// `[N]` in, F32. ln(min_p), rounded to F32 by the host; -infinity, or absent: off. Optional; since minor 2 of the ABI.
     pub min_p_log: Option<&'a Tensor>,
-    /// `[N]` in, I32. Tokens that stay; 0, or absent: all. Optional.
+    /// `[N]` in, I32. Tokens that stay; 0, or absent: all. Optional; since minor 2 of the ABI.
     pub top_k: Option<&'a Tensor>,
-    /// `[N]` in, F32. Share of the probability that stays; 1, or absent: all. Optional.
+    /// `[N]` in, F32. Share of the probability that stays; 1, or absent: all. Optional; since minor 2 of the ABI.
     pub top_p: Option<&'a Tensor>,
 }
 

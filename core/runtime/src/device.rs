@@ -7,16 +7,16 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use deepinfer_ops::{Allocation, ArgError, Device, Dispatch, Download, OpCall, OpError, Place, Promise, Tensor};
-use deepinfer_plugin_api::OpInfo;
 use deepinfer_plugin_api::abi::{
     DI_COPY_D2D, DI_COPY_D2H, DI_COPY_H2D, DI_COPY_P2P, DI_E_OOM, DI_E_UNSUPPORTED, DiError, DiOpHeader,
 };
+use deepinfer_plugin_api::{ArgInfo, OpInfo};
 
 use crate::backend::{DeviceInfo, LoadedBackend, PluginError, call};
 use crate::command_list::{CommandList, Failed, Launch, Recorder, Work};
 use crate::implementations::{Implementations, OpenError, OpenOptions, table};
 use crate::memory::{Buffer, Opened};
-use crate::plan::{NoPlan, Plan, Plans};
+use crate::plan::{NoPlan, Plan, Plans, unseen_argument};
 use crate::raw::take_error;
 use crate::stream::{Event, HostBytes, Stream};
 
@@ -115,10 +115,14 @@ impl OpenDevice {
 
     /// Of the implementations of an op the one that is asked first, in the backend's list.
     pub(crate) fn first_implementation(&self, info: &OpInfo) -> Option<usize> {
-        match self.table.ops.get(info.id as usize)? {
-            Implementations::Direct(_, index) => Some(*index),
-            Implementations::Planned(candidates) => candidates.first().copied(),
-            Implementations::None => None,
+        let mut implementations = self.table.ops.get(info.id as usize)?;
+        loop {
+            implementations = match implementations {
+                Implementations::Direct(_, index) => return Some(*index),
+                Implementations::Planned(candidates) => return candidates.first().copied(),
+                Implementations::None => return None,
+                Implementations::Older(inner) => inner,
+            }
         }
     }
 
@@ -373,6 +377,18 @@ impl OpenDevice {
         unsafe { step.queue(&self.stream) }.map_err(|failed| self.step_error(&failed))
     }
 
+    /// The plugin is too old for an argument of a call.
+    #[cold]
+    fn unseen(&self, info: &OpInfo, arg: &ArgInfo) -> OpError {
+        let (major, minor) = self.loaded_backend().abi;
+        let reason = format!(
+            "the call has the argument {}, which came with ABI {major}.{}, but the plugin is built for {major}.{minor} and \
+             would pass over it; build it with the present header",
+            arg.name, arg.since
+        );
+        self.unsupported(info.name, reason)
+    }
+
     #[cold]
     fn missing(&self, info: &OpInfo) -> OpError {
         let ops = &self.loaded_backend().ops;
@@ -426,17 +442,31 @@ impl OpenDevice {
     /// As [`OpenDevice::run`].
     unsafe fn run_planned(&self, info: &'static OpInfo, args: *mut DiOpHeader) -> Result<(), OpError> {
         let opened = &self.stream.opened;
-        let candidates = match self.table.ops.get(info.id as usize) {
+        let implementations = match self.table.ops.get(info.id as usize) {
+            Some(Implementations::Older(inner)) => {
+                let minor = opened.backend.abi.1;
+                // SAFETY: the same contract.
+                match unsafe { unseen_argument(info, minor, args) } {
+                    Some(arg) => return Err(self.unseen(info, arg)),
+                    None => Some(&**inner),
+                }
+            }
+            other => other,
+        };
+        let candidates = match implementations {
             Some(Implementations::Planned(candidates)) => candidates,
             Some(&Implementations::Direct(run, index)) => {
                 if let Some(recorder) = &mut *self.recorder.borrow_mut() {
                     let flags = opened.backend.ops[index].entry.flags;
                     // SAFETY: the same contract.
                     unsafe { recorder.op(info, (run, index, flags), None, args) };
+                    return Ok(());
                 }
-                return Ok(());
+                // SAFETY: as in `run`.
+                let error = unsafe { run(opened.backend.raw, std::ptr::null_mut(), self.stream.for_work(), args) };
+                return if error.is_null() { Ok(()) } else { self.finish(info, index, 0, error) };
             }
-            Some(Implementations::None) | None => return Err(self.missing(info)),
+            Some(Implementations::None | Implementations::Older(_)) | None => return Err(self.missing(info)),
         };
         let mut plans = self.plans.borrow_mut();
         // SAFETY: the same contract.

@@ -157,6 +157,9 @@ pub(crate) enum Implementations {
     Direct(DiRunFn, usize),
     /// The best one wants to see the call first; indices into the backend's list, best first.
     Planned(Vec<usize>),
+    /// The plugin is older than some arguments of the op: calls that have one of them are refused, since it would pass over
+    /// what it cannot see.
+    Older(Box<Implementations>),
 }
 
 /// The implementations of every op of the catalogue, by its id.
@@ -180,7 +183,10 @@ pub(crate) fn table(backend: &LoadedBackend, options: &OpenOptions) -> Result<Ve
         if is_offered && found.is_empty() {
             undeclared.push(op.name.to_owned());
         }
-        table[op.id as usize] = how_to_run(backend, found);
+        let implementations = how_to_run(backend, found);
+        let is_older = op.args.iter().any(|arg| arg.since > backend.abi.1);
+        table[op.id as usize] =
+            if is_older { Implementations::Older(Box::new(implementations)) } else { implementations };
     }
     if undeclared.is_empty() {
         return Ok(table);

@@ -445,7 +445,8 @@ fn read_reply(
             version: inner.version.clone(),
             build: inner.build.clone(),
             path: inner.path.clone(),
-            abi: inner.abi,
+            // A layer passes on what it sees.
+            abi: (inner.abi.0, inner.abi.1.min(new.abi.1)),
             layers: std::iter::once(layer).chain(inner.layers.iter().cloned()).collect(),
             life: std::sync::Arc::clone(&inner.life),
             ..new

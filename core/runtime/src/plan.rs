@@ -13,7 +13,7 @@ use deepinfer_plugin_api::abi::{
     DI_E_UNSUPPORTED, DI_SUPPORT_YES, DiOpHeader, DiPlan, DiPlanDestroyFn, DiPlanInfo, DiRunFn, DiSupport, DiTensor,
     DiTensorList,
 };
-use deepinfer_plugin_api::{Kind, OpInfo};
+use deepinfer_plugin_api::{ArgInfo, Kind, OpInfo};
 
 use crate::backend::PluginError;
 use crate::implementations::describe_flags;
@@ -23,6 +23,21 @@ use crate::raw::{blank, read_text_lossy, take_error};
 
 /// Plans that are kept. Decoding makes a signature per length of the context, so that the number must be bounded.
 const MAX_PLANS: usize = 4096;
+
+/// An argument of a call that a plugin of minor `minor` cannot see.
+///
+/// # Safety
+/// `args` is a complete argument struct of `info`.
+pub(crate) unsafe fn unseen_argument(
+    info: &'static OpInfo,
+    minor: u16,
+    args: *const DiOpHeader,
+) -> Option<&'static ArgInfo> {
+    info.args.iter().find(|arg| {
+        // SAFETY: only tensors are optional, and the struct has one at this offset.
+        arg.since > minor && unsafe { (*args.byte_add(arg.offset).cast::<DiTensor>()).bits != 0 }
+    })
+}
 
 /// An implementation that takes calls of one signature. Destroyed after the work that uses it.
 pub(crate) struct Plan {

@@ -219,6 +219,7 @@ macro_rules! vendor_op {
                     kind: $crate::vendor_op!(@kind $kind),
                     role: $crate::vendor_op!(@role $kind),
                     optional: false,
+                    since: 0,
                     formats: !0,
                     shape: &[],
                     like: "",

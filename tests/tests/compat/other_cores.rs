@@ -117,3 +117,35 @@ fn plugins_of_old_headers_still_work() {
         backend.open(0).unwrap_or_else(|e| panic!("{}: {e}", header.display()));
     }
 }
+
+/// A plugin of an old header would pass over an optional argument that came later, and give another result without a word.
+#[test]
+fn arguments_that_a_plugin_cannot_see_are_refused() {
+    for header in kept_headers() {
+        let minor = core_of(&header).minor;
+        let Some(mut compiler) = compiler_with(Language::C11, &header) else { return };
+        let output = tempfile::tempdir().unwrap();
+        let library = output.path().join("libdeepinfer_old.so");
+        let source = repository().join("tests/plugins/null.c");
+        run(compiler.args(["-shared", "-fPIC"]).arg(source).arg("-o").arg(&library));
+        let backend = deepinfer_runtime::load(&library, "").unwrap_or_else(|e| panic!("{}: {e}", header.display()));
+        let device = backend.open(0).unwrap();
+        let (mut ran, mut refused) = (0, 0);
+        for case in cases("fused_sample", Check::Value, 0, None) {
+            let (call, _) = case.call();
+            let is_given = |arg: &ArgInfo| !matches!(call.value(arg.name), Value::Absent);
+            let unseen = call.op.args.iter().find(|arg| arg.since > minor && is_given(arg));
+            match (run_call(&device, &call), unseen) {
+                (Ok(_), None) => ran += 1,
+                (Err(error), Some(arg)) => {
+                    let (error, wanted) = (error.to_string(), format!("the argument {}, which came with", arg.name));
+                    assert!(error.contains(&wanted), "{case}: {error}");
+                    refused += 1;
+                }
+                (Ok(_), Some(arg)) => panic!("{case}, minor {minor}: {} is passed over", arg.name),
+                (Err(error), None) => panic!("{case}, minor {minor}: {error}"),
+            }
+        }
+        assert!(ran > 0 && (refused > 0) == (minor < 2), "minor {minor}: {ran} ran, {refused} were refused");
+    }
+}

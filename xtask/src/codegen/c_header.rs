@@ -27,7 +27,11 @@ pub(crate) fn header(catalogue: &Catalogue, abi: &str) -> String {
                     "[{}] {}{}",
                     shape.join(", "),
                     arg.dtypes.join("|"),
-                    if arg.optional { ", optional" } else { "" }
+                    match (arg.optional, arg.since) {
+                        (false, _) => String::new(),
+                        (true, 0) => ", optional".to_owned(),
+                        (true, minor) => format!(", optional, since minor {minor}"),
+                    }
                 )
             } else {
                 arg.doc.clone()

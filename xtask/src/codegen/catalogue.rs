@@ -136,6 +136,9 @@ pub(crate) struct Arg {
     pub(crate) like: Option<String>,
     #[serde(default)]
     pub(crate) optional: bool,
+    /// ABI minor that brought it, if it came after the op.
+    #[serde(default)]
+    pub(crate) since: u16,
     /// A scalar may also be known to shapes under another name than its own.
     pub(crate) symbol: Option<String>,
     pub(crate) doc: String,
@@ -237,8 +240,17 @@ impl Op {
         for name in self.refuses.iter().flat_map(|refusal| &refusal.args) {
             ensure!(self.args.iter().any(|arg| arg.name == *name), "refuses: there is no argument {name}");
         }
+        for pair in self.args.windows(2) {
+            ensure!(
+                pair[0].since <= pair[1].since,
+                "{} came before {} and must stand before it",
+                pair[1].name,
+                pair[0].name
+            );
+        }
         for arg in &self.args {
             let name = &arg.name;
+            ensure!(arg.since == 0 || arg.optional, "{name} came after the op, so that it must be optional");
             ensure!(!["type", "in", "loop", "match", "dims"].contains(&name.as_str()), "{name} cannot be a field name");
             if !arg.is_tensor() {
                 ensure!(arg.role.is_none() && arg.shape.is_empty() && !arg.optional, "{name} is a scalar");

@@ -79,7 +79,11 @@ pub(crate) fn shape(arg: &Arg) -> String {
 
 /// What the argument means, and that it may be absent.
 pub(crate) fn meaning(arg: &Arg) -> String {
-    format!("{}{}", arg.doc, if arg.optional { " Optional." } else { "" })
+    match (arg.optional, arg.since) {
+        (false, _) => arg.doc.clone(),
+        (true, 0) => format!("{} Optional.", arg.doc),
+        (true, minor) => format!("{} Optional; since minor {minor} of the ABI.", arg.doc),
+    }
 }
 
 /// Documentation of a field that holds the argument.

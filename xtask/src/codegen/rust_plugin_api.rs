@@ -141,10 +141,11 @@ fn one(op: &Op) -> Result<String> {
         };
         let shape: Vec<String> = arg.shape.iter().map(ToString::to_string).collect();
         out += &format!(
-            "ArgInfo {{ name: {:?}, offset: offset_of!({raw}, {}), kind: Kind::{kind}, role: Role::{role}, optional: {}, formats: {:#x}, shape: &{shape:?}, like: {:?} }},",
+            "ArgInfo {{ name: {:?}, offset: offset_of!({raw}, {}), kind: Kind::{kind}, role: Role::{role}, optional: {}, since: {}, formats: {:#x}, shape: &{shape:?}, like: {:?} }},",
             arg.name,
             arg.field(),
             arg.optional,
+            arg.since,
             arg.format_mask(),
             arg.like.as_deref().unwrap_or("")
         );

@@ -206,7 +206,7 @@ unsafe fn vendor_arg(arg: &DiArgInfo, args_size: u32) -> Result<ArgInfo, String>
              struct, at a multiple of {align}"
         ));
     }
-    Ok(ArgInfo { name, offset, kind, role, optional, formats: 0, shape: &[], like: "" })
+    Ok(ArgInfo { name, offset, kind, role, optional, since: 0, formats: 0, shape: &[], like: "" })
 }
 
 /// Text of the backend, which lives as long as the process; invalid bytes are replaced, and what is too long is cut.
