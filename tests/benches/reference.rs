@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use deepinfer_engine::unbatched::Engine;
-use deepinfer_engine::{Request, SamplingParams};
+use deepinfer_engine::{Engine, EngineConfig, Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_tests::{device, fixture, miniature};
@@ -127,7 +126,15 @@ impl Ours {
     fn new(ids: &[u32]) -> Self {
         let checkpoint = Checkpoint::open(&miniature()).expect("the miniature");
         let (model, _) = Model::load(device(), &checkpoint, Numerics::DEPLOY, &mut |_, _| {}).expect("it loads");
-        Self { engine: Engine::new(model, PREFILL_TOKENS).expect("caches"), ids: ids.to_vec() }
+        // Without the prefix cache, which would make every round after the first a cheap one.
+        let config = EngineConfig {
+            max_num_seqs: 1,
+            max_num_batched_tokens: PREFILL_TOKENS,
+            prefix_caching: false,
+            ..EngineConfig::default()
+        };
+        let engine = Engine::builder(model).config(config).build().expect("an engine");
+        Self { engine, ids: ids.to_vec() }
     }
 
     /// Seconds until the first token, and for the others.
@@ -140,7 +147,7 @@ impl Ours {
         let start = Instant::now();
         let mut first = None;
         self.engine
-            .generate(&request, &mut |_| {
+            .run(request, &mut |_| {
                 first.get_or_insert_with(|| start.elapsed().as_secs_f64());
                 true
             })

@@ -5,8 +5,7 @@
 
 use std::rc::Rc;
 
-use deepinfer_engine::unbatched::Engine;
-use deepinfer_engine::{Request, SamplingParams};
+use deepinfer_engine::{Engine, EngineConfig, Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_ops::traits::*;
@@ -160,17 +159,16 @@ fn the_miniature_generates_the_same_tokens() {
     };
     let checkpoint = Checkpoint::open(&miniature()).expect("the miniature");
     let (model, _) = Model::load(Rc::new(open()), &checkpoint, Numerics::EXACT, &mut |_, _| {}).expect("it loads");
-    let mut engine = Engine::new(model, 512).expect("caches");
+    let config = EngineConfig { max_num_seqs: 2, ..EngineConfig::default() };
+    let mut engine = Engine::builder(model).config(config).build().expect("an engine");
     // The golden test compares every prompt up to its first near tie; these two have none in their first tokens.
-    for prompt in expected["prompts"].as_array().expect("prompts").iter().take(2) {
-        let wanted = &ids(&prompt["tokens"])[..12];
-        let request = Request {
-            id: String::new(),
-            prompt_token_ids: ids(&prompt["prompt_ids"]),
-            params: SamplingParams { max_tokens: Some(wanted.len()), ..SamplingParams::default() },
-        };
-        let completion = engine.generate(&request, &mut |_| true).expect("the request runs");
-        let tokens: Vec<u32> = completion.steps.iter().map(|step| step.token_id).collect();
-        assert_eq!(tokens, wanted, "{}", prompt["name"]);
+    let prompts = &expected["prompts"].as_array().expect("prompts")[..2];
+    let requests = prompts.iter().map(|prompt| Request {
+        id: prompt["name"].to_string(),
+        prompt_token_ids: ids(&prompt["prompt_ids"]),
+        params: SamplingParams { max_tokens: Some(12), ..SamplingParams::default() },
+    });
+    for (output, prompt) in engine.run_all(requests.collect()).iter().zip(prompts) {
+        assert_eq!(output.outputs[0].token_ids(), ids(&prompt["tokens"])[..12], "{}", output.id);
     }
 }

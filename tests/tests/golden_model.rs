@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use deepinfer_engine::unbatched::Engine;
-use deepinfer_engine::{Request, SamplingParams};
+use deepinfer_engine::{Engine, EngineConfig, Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{KvCache, Model, Numerics, Probe, RequestRows};
 use deepinfer_ops::{Device, Format, OpError, Tensor};
@@ -207,7 +206,9 @@ fn drafter_input(model: &Model, recorder: &Recorder, tokens: usize) -> Vec<f32> 
 #[test]
 fn greedy_text_of_the_trained_tiny_model() {
     let golden = Golden::open("generate");
-    let mut engine = Engine::new(load("trained_model", Numerics::CACHE), 16).expect("caches");
+    let config = EngineConfig { max_num_seqs: 1, max_num_batched_tokens: 16, ..EngineConfig::default() };
+    let model = load("trained_model", Numerics::CACHE);
+    let mut engine = Engine::builder(model).config(config).build().expect("an engine");
     for prompt in 0..3 {
         let tokens = |name: &str| -> Vec<u32> {
             golden.i64(&format!("prompt{prompt}.{name}")).0.into_iter().map(|t| t as u32).collect()
@@ -224,10 +225,9 @@ fn greedy_text_of_the_trained_tiny_model() {
                 ..SamplingParams::default()
             },
         };
-        let steps = engine.generate(&request, &mut |_| true).expect("the request runs").steps;
-        let found: Vec<u32> = steps.iter().map(|s| s.token_id).collect();
-        assert_eq!(found, wanted, "prompt {prompt}");
-        for (step, gap) in steps.iter().zip(gaps) {
+        let output = engine.run(request, &mut |_| true).expect("the request runs");
+        assert_eq!(output.outputs[0].token_ids(), wanted, "prompt {prompt}");
+        for (step, gap) in output.outputs[0].steps.iter().zip(gaps) {
             let logits = step.logits.as_ref().expect("asked for");
             assert!((logits[0].1 - logits[1].1 - gap).abs() < 2e-2, "{logits:?} for a gap of {gap}");
         }

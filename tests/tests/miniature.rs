@@ -7,8 +7,7 @@
 
 #![forbid(unsafe_code)]
 
-use deepinfer_engine::unbatched::Engine;
-use deepinfer_engine::{Request, SamplingParams};
+use deepinfer_engine::{Engine, EngineConfig, Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_tests::{device, fixture, miniature};
@@ -48,7 +47,8 @@ fn engine(numerics: Numerics) -> Engine {
     let checkpoint = Checkpoint::open(&miniature()).expect("the miniature");
     let (model, warnings) = Model::load(device(), &checkpoint, numerics, &mut |_, _| {}).expect("the miniature loads");
     assert!(warnings.is_empty(), "{warnings:?}");
-    Engine::new(model, 512).expect("caches")
+    let config = EngineConfig { max_num_seqs: 1, prefix_caching: false, ..EngineConfig::default() };
+    Engine::builder(model).config(config).build().expect("an engine")
 }
 
 /// Every logit of every step, along the stored tokens.
@@ -65,8 +65,8 @@ fn forced_logits(engine: &mut Engine, prompt: &Prompt) -> Vec<Vec<f32>> {
             ..SamplingParams::default()
         },
     };
-    let completion = engine.generate(&request, &mut |_| true).expect("the request runs");
-    let rows = completion.steps.into_iter().map(|step| {
+    let mut output = engine.run(request, &mut |_| true).expect("the request runs");
+    let rows = output.outputs.remove(0).steps.into_iter().map(|step| {
         let mut row = vec![f32::NAN; vocab];
         for (id, logit) in step.logits.expect("asked for") {
             row[id as usize] = logit;
@@ -94,8 +94,8 @@ fn exact_numerics_reproduce_tokens_and_logits() {
             prompt_token_ids: prompt.prompt_ids.clone(),
             params: SamplingParams { max_tokens: Some(64), ..SamplingParams::default() },
         };
-        let completion = engine.generate(&request, &mut |_| true).expect("the request runs");
-        let tokens: Vec<u32> = completion.steps.iter().map(|s| s.token_id).collect();
+        let output = engine.run(request, &mut |_| true).expect("the request runs");
+        let tokens = output.outputs[0].token_ids();
         assert!(tokens.len() >= sure, "{}: {} tokens, expected {sure}", prompt.name, tokens.len());
         assert_eq!(tokens[..sure], prompt.tokens[..sure], "{}", prompt.name);
 

@@ -1,17 +1,20 @@
 //! The command line.
 
+mod generate;
+mod model;
+mod sampling;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use deepinfer_engine::SamplingParams;
-use deepinfer_model::Numerics;
 use deepinfer_runtime::TEXT_PROFILE;
 
-use crate::numbers::{temperature, whole};
+use crate::numbers::whole;
 use crate::parity::{Levels, levels};
 
-/// Most alternatives per token that can be reported.
-const MOST_ALTERNATIVES: u64 = 4096;
+pub(crate) use self::generate::GenerateArgs;
+pub(crate) use self::model::ModelArgs;
+
 /// Most cases of one check.
 const MOST_CASES: u64 = 1 << 20;
 /// Longest time limit.
@@ -47,136 +50,6 @@ pub(crate) enum Command {
     /// Loads one plugin for reports, which start it
     #[command(hide = true)]
     PluginWorker(PluginWorkerArgs),
-}
-
-/// Continue a prompt, or the prompts of a file
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  deepinfer generate \"Once upon a time\"
-  deepinfer generate \"Once upon a time\" --temperature 0.8 --seed 7 --max-tokens 40
-  deepinfer generate --model /models/v41-flash --prompts in.jsonl --output out.jsonl
-  deepinfer generate \"Once upon a time\" --output - --logprobs 5
-
-Use `deepinfer generate --help` for the format of the lines.")]
-#[command(after_long_help = "\
-Examples:
-  deepinfer generate \"Once upon a time\"
-      The text appears as it is made, up to and including the stop token.
-  deepinfer generate \"Once upon a time\" --output - --logprobs 5
-      One line of JSON on standard output.
-  deepinfer generate --model /models/v41-flash --prompts in.jsonl --output out.jsonl
-      One line of JSON for each line of in.jsonl, in the same order.
-
-Input lines:
-  {\"id\": \"a\", \"prompt\": \"Once upon a time\"}
-  {\"id\": \"b\", \"prompt_token_ids\": [0, 433, 17], \"max_tokens\": 8, \"temperature\": 0.8, \"seed\": 7}
-  Text gets the begin token unless it begins with it, and special tokens spelt out in it count as such;
-  token ids are taken as they are. The optional fields max_tokens, temperature and seed go before the
-  options of the command; stop_token_ids adds stop tokens, ignore_eos makes the model's end token an
-  ordinary one, golden_token_ids forces the first output tokens to be these. Blank lines are skipped.
-
-Output lines:
-  {\"id\", \"prompt_token_ids\", \"token_ids\", \"text\", \"finish_reason\", \"seed\", \"logprobs\"?, \"logits\"?}
-  The stop token is part of token_ids and text. finish_reason is stop, length or error (a fault in the
-  middle; the field error says which). A line that cannot be run gives {\"id\", \"error\": {\"code\",
-  \"message\"}}, and the others go on: the exit code is still 0. An input line without a readable id is
-  called by its number.")]
-pub(crate) struct GenerateArgs {
-    /// Text to continue
-    ///
-    /// Write `--` before a text that begins with a hyphen.
-    pub(crate) prompt: Option<String>,
-
-    /// Directory of the model: config.json, safetensors files, tokenizer.json
-    ///
-    /// The default is the directory in DEEPINFER_HF_MODEL_DIR, else a small model that is part of the program.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) model: Option<PathBuf>,
-
-    /// Run the prompts of this file, one JSON object per line; - is standard input
-    #[arg(long, value_name = "FILE.jsonl")]
-    pub(crate) prompts: Option<PathBuf>,
-
-    /// Write JSON lines to this file, replacing it; - is standard output
-    ///
-    /// The default is standard output. With PROMPT, this writes one line with the id "0" instead of the bare text.
-    #[arg(long, value_name = "FILE.jsonl")]
-    pub(crate) output: Option<PathBuf>,
-
-    /// Most tokens to make per prompt [default: 128, or the rest of the context]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<usize>(1..=u64::MAX))]
-    pub(crate) max_tokens: Option<usize>,
-
-    /// Temperature of the draws; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value = "0", allow_negative_numbers = true, value_parser = temperature)]
-    pub(crate) temperature: f32,
-
-    /// Seed of the draws [default: drawn, and reported]
-    ///
-    /// The same seed, prompt and temperature give the same tokens, whatever else is in the file.
-    /// In a file, every line gets it that has no seed of its own: equal prompts then get equal outputs.
-    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = whole::<u64>(0..=u64::MAX))]
-    pub(crate) seed: Option<u64>,
-
-    /// Report the log-probability of each token and of the K most likely ones; for JSON lines
-    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = whole::<usize>(0..=MOST_ALTERNATIVES))]
-    pub(crate) logprobs: Option<usize>,
-
-    /// Report the K largest logits at each token; for JSON lines
-    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = whole::<usize>(0..=MOST_ALTERNATIVES))]
-    pub(crate) logits: Option<usize>,
-
-    /// What is rounded while computing
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = NumericsPreset::Deploy)]
-    pub(crate) numerics: NumericsPreset,
-
-    /// Most prompt tokens that run at once; changes memory and speed
-    #[arg(long, value_name = "N", default_value = "512", allow_negative_numbers = true, value_parser = whole::<usize>(1..=u64::MAX))]
-    pub(crate) chunk_tokens: usize,
-
-    /// Accelerator: auto, the name of a backend, or the path of a plugin
-    ///
-    /// A name or path may be followed by a colon and the number of a device, then by options for the
-    /// plugin, as in `npu:1` or `./libmine_deepinfer_npu.so:0?mode=simulator&log=1`.
-    /// The default is DEEPINFER_ACCELERATOR, else auto: the first that works, the processor last.
-    /// See `deepinfer backends`.
-    #[arg(long, value_name = "NAME|PATH", verbatim_doc_comment)]
-    pub(crate) accelerator: Option<String>,
-}
-
-impl GenerateArgs {
-    /// Parameters of every prompt that does not bring its own.
-    pub(crate) fn sampling(&self) -> SamplingParams {
-        SamplingParams {
-            max_tokens: self.max_tokens,
-            temperature: self.temperature,
-            seed: self.seed,
-            logprobs: self.logprobs,
-            logits: self.logits,
-            ..SamplingParams::default()
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum NumericsPreset {
-    /// Nothing: 32-bit floats throughout
-    Exact,
-    /// Only the caches, to their stored formats
-    Cache,
-    /// As in deployment: 16-bit activations, 8-bit inputs of quantised layers, stored caches
-    Deploy,
-}
-
-impl NumericsPreset {
-    pub(crate) fn numerics(self) -> Numerics {
-        match self {
-            Self::Exact => Numerics::EXACT,
-            Self::Cache => Numerics::CACHE,
-            Self::Deploy => Numerics::DEPLOY,
-        }
-    }
 }
 
 /// Report what a model is made of and the memory it takes

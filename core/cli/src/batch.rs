@@ -1,66 +1,32 @@
-//! Prompts and results as lines of JSON.
+//! Many requests at once, and their results as lines of JSON in the order of the requests.
 
-use std::collections::BTreeSet;
-use std::io::{BufRead, Cursor, stdin};
-use std::path::Path;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
 use std::time::Instant;
 
 use anyhow::anyhow;
-use deepinfer_engine::jsonl::{InputLine, OutputLine, parse_line};
-use deepinfer_engine::unbatched::{Completion, Engine};
-use deepinfer_engine::{EngineError, Request, RequestError, SamplingParams};
-use deepinfer_model::tokenizer::Tokenizer;
+use deepinfer_engine::jsonl::{InputLine, OutputLine};
+use deepinfer_engine::{Engine, EngineError, Event, Request, RequestError, RequestId, RequestOutput};
 use indicatif::ProgressBar;
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::prompts::NumberedLine;
 use crate::terminal;
 
-/// Lines with prompts.
-pub(crate) struct Prompts {
-    lines: Box<dyn BufRead>,
-    name: String,
-    total: Option<u64>,
-}
-
-impl Prompts {
-    /// Opens the file at `path`; `-` is standard input, whose lines run as they come.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        if path == Path::new("-") {
-            return Ok(Self { lines: Box::new(stdin().lock()), name: "standard input".to_owned(), total: None });
-        }
-        let name = path.display().to_string();
-        let text = std::fs::read(path).map_err(|e| Failure::Input(anyhow!("cannot read {name}: {e}")))?;
-        let total = text.split(|&byte| byte == b'\n').filter(|line| !is_blank(line)).count() as u64;
-        Ok(Self { lines: Box::new(Cursor::new(text)), name, total: Some(total) })
-    }
-
-    /// Lines that are not blank, if that is known.
-    pub(crate) fn total(&self) -> Option<u64> {
-        self.total
-    }
-
-    /// The next line into `line`, without its end; `false` after the last.
-    fn next(&mut self, line: &mut Vec<u8>) -> Result<bool, Failure> {
-        line.clear();
-        let read = self.lines.read_until(b'\n', line);
-        let bytes = read.map_err(|e| Failure::Input(anyhow!("cannot read {}: {e}", self.name)))?;
-        line.truncate(line.trim_ascii_end().len());
-        Ok(bytes > 0)
-    }
-}
-
-/// A run of requests, one after the other, each with a line of output.
+/// A run of requests, each with a line of output.
 pub(crate) struct Batch<'a> {
     engine: &'a mut Engine,
-    tokenizer: Option<&'a Tokenizer>,
     output: Output,
+    /// Results that are not written yet, in the order of the requests; `None` while one is still to come.
+    results: VecDeque<Option<String>>,
+    /// Results that were written.
+    written: usize,
+    /// Requests that run or wait, and which result theirs is, counted from the first of all.
+    running: HashMap<RequestId, usize>,
     bar: ProgressBar,
     started: Instant,
-    requests: usize,
+    warned_of: BTreeSet<String>,
     refused: usize,
     tokens: usize,
     faults: usize,
@@ -69,24 +35,21 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Begins a run of `total` requests, if that is known.
+    /// Begins a run of `total` requests, if that is known, on an engine without others.
     ///
     /// # Errors
     /// The output cannot be written.
-    pub(crate) fn begin(
-        engine: &'a mut Engine,
-        tokenizer: Option<&'a Tokenizer>,
-        mut output: Output,
-        total: Option<u64>,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn begin(engine: &'a mut Engine, mut output: Output, total: Option<u64>) -> Result<Self, Failure> {
         output.begin()?;
         Ok(Self {
             engine,
-            tokenizer,
             output,
+            results: VecDeque::new(),
+            written: 0,
+            running: HashMap::new(),
             bar: terminal::requests_bar(total),
             started: Instant::now(),
-            requests: 0,
+            warned_of: BTreeSet::new(),
             refused: 0,
             tokens: 0,
             faults: 0,
@@ -94,100 +57,136 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Runs all lines. One that is no request gives a line that says so. Fields that are not known are ignored, with a
-    /// warning for each name.
+    /// Runs one request.
     ///
     /// # Errors
-    /// The prompts cannot be read, or the output cannot be written.
-    pub(crate) fn run_all(&mut self, mut prompts: Prompts, defaults: &SamplingParams) -> Result<(), Failure> {
-        let mut warned = BTreeSet::new();
-        let mut line = Vec::new();
-        let mut number = 0;
-        while prompts.next(&mut line)? {
-            number += 1;
-            if is_blank(&line) {
-                continue;
-            }
-            let parsed = self.parse(&line, number, defaults);
-            for field in parsed.unknown_fields {
-                if !warned.contains(&field) {
-                    let warning = format!("line {number}: the field {field:?} is not known and is ignored");
-                    self.bar.suspend(|| terminal::warning(&warning));
-                    warned.insert(field);
-                }
-            }
-            self.run(&parsed.id, parsed.request)?;
+    /// As [`Batch::run_all`].
+    pub(crate) fn run_one(mut self, request: Request) -> Result<(), Failure> {
+        self.submit(&request.id.clone(), Ok(request))?;
+        while !self.running.is_empty() {
+            self.step()?;
         }
-        Ok(())
+        self.finish()
     }
 
-    fn parse(&self, line: &[u8], number: usize, defaults: &SamplingParams) -> InputLine {
-        let vocab_size = self.engine.model().config().vocab_size;
-        match std::str::from_utf8(line) {
-            Ok(text) => parse_line(text, number, defaults, vocab_size, self.tokenizer),
-            Err(e) => InputLine {
-                id: number.to_string(),
-                request: Err(RequestError::InvalidLine(format!("line {number} is not UTF-8: {e}"))),
-                unknown_fields: Vec::new(),
-            },
-        }
-    }
-
-    /// Runs a request, or tells why there is none.
+    /// Runs all lines, those that come later beside those that are there. At most `look_ahead` are read whose results are not
+    /// written. One that is no request gives a line that says so. Fields that are not known are ignored, with a warning for
+    /// each name.
     ///
     /// # Errors
-    /// The output cannot be written.
-    pub(crate) fn run(&mut self, id: &str, request: Result<Request, RequestError>) -> Result<(), Failure> {
-        self.requests += 1;
-        let line = match self.outcome(request) {
-            Ok((request, completion)) => {
-                if let Some((_, message)) = &completion.error {
-                    self.note_fault(id, message);
+    /// The prompts cannot be read, the output cannot be written, or a request met a fault of the device. Refused lines are
+    /// not errors of the run.
+    pub(crate) fn run_all(
+        mut self,
+        lines: &Receiver<Result<NumberedLine, Failure>>,
+        look_ahead: usize,
+    ) -> Result<(), Failure> {
+        let mut unreadable = None;
+        let mut is_open = true;
+        while is_open || !self.running.is_empty() {
+            while is_open && self.results.len() < look_ahead {
+                // Only a run that has nothing else to do waits for a line.
+                let next = match self.running.is_empty() {
+                    true => lines.recv().map_err(|RecvError| TryRecvError::Disconnected),
+                    false => lines.try_recv(),
+                };
+                match next {
+                    Ok(Ok((number, line))) => self.take_line(number, line)?,
+                    Ok(Err(failure)) => unreadable = Some(failure),
+                    Err(TryRecvError::Disconnected) => is_open = false,
+                    Err(TryRecvError::Empty) => break,
                 }
-                OutputLine::completed(&request, completion, self.tokenizer)
+            }
+            self.step()?;
+        }
+        match unreadable {
+            Some(failure) => Err(failure),
+            None => self.finish(),
+        }
+    }
+
+    fn take_line(&mut self, number: usize, line: InputLine) -> Result<(), Failure> {
+        for field in line.unknown_fields {
+            if !self.warned_of.contains(&field) {
+                let warning = format!("line {number}: the field {field:?} is not known and is ignored");
+                self.bar.suspend(|| terminal::warning(&warning));
+                self.warned_of.insert(field);
+            }
+        }
+        self.submit(&line.id, line.request)
+    }
+
+    /// Submits a request, or answers why there is none.
+    fn submit(&mut self, id: &str, request: Result<Request, RequestError>) -> Result<(), Failure> {
+        let place = self.written + self.results.len();
+        self.results.push_back(None);
+        match request.map_err(EngineError::from).and_then(|request| self.engine.submit(request)) {
+            Ok(request) => {
+                self.running.insert(request, place);
+                Ok(())
             }
             Err(error) => {
                 match &error {
                     EngineError::Request(_) => self.refused += 1,
-                    _ => self.note_fault(id, &error.to_string()),
+                    _ => self.note_fault(id, &error),
                 }
-                OutputLine::failed(id, &error)
+                self.take_result(place, &OutputLine::refused(id, &error))
             }
-        };
-        let text = serde_json::to_string(&line).map_err(Failure::fault)? + "\n";
-        if self.output.is_terminal() {
-            self.bar.suspend(|| self.output.write(&text))?;
-        } else {
-            self.output.write(&text)?;
         }
-        self.bar.inc(1);
+    }
+
+    /// A turn of the engine, and what came of it.
+    fn step(&mut self) -> Result<(), Failure> {
+        self.engine.step();
+        let mut finished: Vec<(RequestId, Box<RequestOutput>)> = Vec::new();
+        let before = self.tokens;
+        for (id, event) in self.engine.events() {
+            match event {
+                Event::Token(_) => self.tokens += 1,
+                Event::Finished(output) => finished.push((id, output)),
+            }
+        }
+        if self.tokens > before {
+            self.bar.set_message(rate(self.tokens, self.started));
+        }
+        for (id, output) in finished {
+            // All requests of this engine are of this run.
+            let place = self.running.remove(&id).expect("a request ends once");
+            if let Some(error) = output.outputs.iter().find_map(|completion| completion.error.as_ref()) {
+                self.note_fault(&output.id, error);
+            }
+            self.take_result(place, &OutputLine::from(*output))?;
+        }
         Ok(())
     }
 
-    fn outcome(&mut self, request: Result<Request, RequestError>) -> Result<(Request, Completion), EngineError> {
-        let request = request?;
-        let Self { engine, bar, started, tokens, .. } = self;
-        let completion = engine.generate(&request, &mut |_| {
-            *tokens += 1;
-            bar.set_message(rate(*tokens, *started));
-            true
-        })?;
-        Ok((request, completion))
+    /// Keeps a result, and writes those that no earlier one holds back.
+    fn take_result(&mut self, place: usize, line: &OutputLine) -> Result<(), Failure> {
+        let text = serde_json::to_string(line).map_err(Failure::fault)? + "\n";
+        self.results[place - self.written] = Some(text);
+        while let Some(Some(_)) = self.results.front() {
+            let text = self.results.pop_front().flatten().expect("it is there");
+            self.written += 1;
+            if self.output.is_terminal() {
+                self.bar.suspend(|| self.output.write(&text))?;
+            } else {
+                self.output.write(&text)?;
+            }
+            self.bar.inc(1);
+        }
+        Ok(())
     }
 
-    fn note_fault(&mut self, id: &str, message: &str) {
+    fn note_fault(&mut self, id: &str, error: &EngineError) {
         self.faults += 1;
-        self.first_fault.get_or_insert_with(|| (id.to_owned(), message.to_owned()));
+        self.first_fault.get_or_insert_with(|| (id.to_owned(), error.to_string()));
     }
 
     /// Ends the run, with figures for the person at the terminal.
-    ///
-    /// # Errors
-    /// A request met a fault of the device. Refused lines are not errors of the run.
-    pub(crate) fn finish(self) -> Result<(), Failure> {
+    fn finish(self) -> Result<(), Failure> {
         self.bar.finish_and_clear();
-        let Self { requests, refused, tokens, faults, started, first_fault, .. } = self;
-        let figures = format!("{requests} requests, {refused} refused, {}", rate(tokens, started));
+        let Self { written, refused, tokens, faults, started, first_fault, .. } = self;
+        let figures = format!("{written} requests, {refused} refused, {}", rate(tokens, started));
         if refused > 0 {
             terminal::warning(&figures);
         } else {
@@ -196,7 +195,7 @@ impl<'a> Batch<'a> {
         match first_fault {
             None => Ok(()),
             Some((id, message)) => Err(Failure::Fault(anyhow!(
-                "{faults} of {requests} requests failed while running, the first of them {id:?}: {message}"
+                "{faults} of {written} requests failed while running, the first of them {id:?}: {message}"
             ))),
         }
     }
@@ -206,8 +205,4 @@ impl<'a> Batch<'a> {
 fn rate(tokens: usize, started: Instant) -> String {
     let seconds = started.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
     format!("{tokens} tokens, {:.1} tokens/s", tokens as f64 / seconds)
-}
-
-fn is_blank(line: &[u8]) -> bool {
-    line.trim_ascii().is_empty()
 }

@@ -1,23 +1,24 @@
 //! `deepinfer generate`: continues a prompt on the screen, or prompts as lines of JSON.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::anyhow;
-use deepinfer_engine::unbatched::Engine;
-use deepinfer_engine::{Request, RequestError, jsonl};
-use deepinfer_model::tokenizer::Tokenizer;
+use deepinfer_engine::{Engine, EngineConfig, Policy, Request, jsonl};
 
 use crate::args::GenerateArgs;
-use crate::batch::{Batch, Prompts};
+use crate::batch::Batch;
 use crate::failure::Failure;
-use crate::model::{self, ModelSource};
+use crate::model::ChosenModel;
 use crate::output::Output;
+use crate::prompts::Prompts;
 use crate::terminal;
 
 /// Id of the line of a prompt from the command line.
 const PROMPT_ID: &str = "0";
+/// Lines that may be read and not yet written, for each request that can run: enough that none waits for a line when a long
+/// one holds back those after it.
+const LOOK_AHEAD: usize = 2;
 
 /// What the arguments ask for.
 enum Task {
@@ -34,34 +35,30 @@ enum Task {
 /// # Errors
 /// The input is refused, or a fault ends the run.
 pub(crate) fn run(args: &GenerateArgs, started: Instant) -> Result<(), Failure> {
-    let defaults = args.sampling();
+    let defaults = args.sampling.params();
     defaults.validate().map_err(Failure::input)?;
     let task = Task::of(args)?;
-    let selection = model::choose_accelerator(args.accelerator.as_deref()).map_err(Failure::input)?;
-    let checkpoint = ModelSource::choose(args.model.as_deref()).open().map_err(Failure::input)?;
-    let tokenizer = model::open_tokenizer(&checkpoint)?;
-    let load = || model::load(&selection, &checkpoint, args.numerics.numerics(), args.chunk_tokens);
+    let config = EngineConfig { policy: Policy::Priority, ..args.engine.config()? };
+    let chosen = ChosenModel::open(&args.model)?;
     match task {
         Task::Prompt { text, output } => {
-            let tokenizer = tokenizer.ok_or(RequestError::NoTokenizer).map_err(Failure::input)?;
-            let prompt_token_ids = jsonl::encode(&text, Some(&tokenizer)).map_err(Failure::input)?;
+            let prompt_token_ids = jsonl::encode(&text, chosen.tokenizer.as_deref()).map_err(Failure::input)?;
             let request = Request { id: PROMPT_ID.to_owned(), prompt_token_ids, params: defaults };
-            request.validate(checkpoint.config()).map_err(Failure::input)?;
-            let mut engine = load()?;
+            let model = chosen.checkpoint.config();
+            request.validate(model).map_err(Failure::input)?;
+            let mut engine = chosen.load(config.for_request(&request, model.max_position_embeddings))?;
             match output {
-                None => stream_text(&mut engine, &request, &tokenizer, started),
-                Some(output) => {
-                    let mut batch = Batch::begin(&mut engine, Some(&tokenizer), output, Some(1))?;
-                    batch.run(PROMPT_ID, Ok(request))?;
-                    batch.finish()
-                }
+                None => stream_text(&mut engine, request, started),
+                Some(output) => Batch::begin(&mut engine, output, Some(1))?.run_one(request),
             }
         }
         Task::Lines { prompts, output } => {
-            let mut engine = load()?;
-            let mut batch = Batch::begin(&mut engine, tokenizer.as_deref(), output, prompts.total())?;
-            batch.run_all(prompts, &defaults)?;
-            batch.finish()
+            let config = config.for_lines(prompts.total());
+            let look_ahead = LOOK_AHEAD * config.max_num_seqs;
+            let mut engine = chosen.load(config)?;
+            let total = prompts.total();
+            let lines = prompts.parse(defaults, chosen.checkpoint.config().vocab_size, chosen.tokenizer);
+            Batch::begin(&mut engine, output, total)?.run_all(&lines, look_ahead)
         }
     }
 }
@@ -73,10 +70,12 @@ impl Task {
         match (&args.prompt, &args.prompts) {
             (None, None) => usage("there is nothing to continue; give a PROMPT, or --prompts with a file of prompts"),
             (Some(_), Some(_)) => usage("both a PROMPT and --prompts are given; give one of them"),
-            (Some(_), None) if args.output.is_none() && (args.logprobs.is_some() || args.logits.is_some()) => usage(
-                "--logprobs and --logits are part of JSON lines; add --output with a file, or with - for the screen",
-            ),
             (Some(text), None) => {
+                if let (Some(option), None) = (args.sampling.for_lines_only(), &args.output) {
+                    return usage(&format!(
+                        "{option} is for JSON lines; add --output with a file, or with - for the screen"
+                    ));
+                }
                 let output = args.output.as_deref().map(Output::create).transpose()?;
                 Ok(Self::Prompt { text: text.clone(), output })
             }
@@ -103,37 +102,39 @@ fn refuse_same_file(prompts: &Path, output: &Output) -> Result<(), Failure> {
 }
 
 /// Prints the continuation as it is made, then a newline; then figures for the person at the terminal.
-fn stream_text(
-    engine: &mut Engine,
-    request: &Request,
-    tokenizer: &Arc<Tokenizer>,
-    started: Instant,
-) -> Result<(), Failure> {
+fn stream_text(engine: &mut Engine, request: Request, started: Instant) -> Result<(), Failure> {
     let mut output = Output::stdout()?;
-    let mut text = tokenizer.detokenize_stream();
-    let mut written = Ok(());
+    let repeats = request.params.seed.is_some() || request.params.temperature == 0.0;
+    let (mut written, mut result) = (0, Ok(()));
     let mut timing = Timing::start(started);
-    let completion = engine.generate(request, &mut |step| {
+    let ended = engine.run(request, &mut |token| {
         timing.token();
-        if let Some(piece) = text.push(step.token_id) {
-            written = output.write(&piece);
+        if !token.text.is_empty() {
+            result = output.write(&token.text);
+            written += token.text.len();
         }
-        written.is_ok()
+        result.is_ok()
     });
-    written?;
-    let completion = completion.map_err(Failure::fault)?;
-    output.write(&(text.finish().unwrap_or_default() + "\n"))?;
-    let figures = format!("seed {}, {}", completion.seed, timing.figures());
+    result?;
+    let mut ended = ended.map_err(Failure::fault)?;
+    let completion = ended.outputs.swap_remove(0);
+    if let (Some(error), true) = (&completion.error, completion.steps.is_empty()) {
+        return Err(Failure::fault(error.clone()));
+    }
+    // A fault ends an output without a last token that brings the rest of the text.
+    let text = completion.text.unwrap_or_default();
+    output.write(&(text[written..].to_owned() + "\n"))?;
+    let figures = format!("seed {}, {}", ended.seed.unwrap_or_default(), timing.figures());
     tracing::info!("{figures}");
-    if request.params.seed.is_none() && request.params.temperature > 0.0 {
-        // Without it the run could not be repeated.
-        terminal::say(&figures);
-    } else {
+    if repeats {
         terminal::note(|| figures);
+    } else {
+        // Without the seed the run could not be repeated.
+        terminal::say(&figures);
     }
     match completion.error {
         None => Ok(()),
-        Some((_, message)) => Err(Failure::Fault(anyhow!("the output ends early: {message}"))),
+        Some(error) => Err(Failure::Fault(anyhow!("the output ends early: {error}"))),
     }
 }
 

@@ -20,6 +20,7 @@ mod output;
 mod parity;
 mod plugin;
 mod process;
+mod prompts;
 mod replay;
 mod terminal;
 

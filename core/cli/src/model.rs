@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deepinfer_engine::unbatched::Engine;
+use deepinfer_engine::{BuildError, Engine, EngineConfig};
 use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
 use deepinfer_model::inspect::{ModelSummary, PlanInput};
 use deepinfer_model::tokenizer::Tokenizer;
@@ -13,6 +13,7 @@ use deepinfer_model::{KvCache, LoadError, Model, Numerics};
 use deepinfer_runtime::{Choice, Runtime, SelectError, Selection};
 use indicatif::BinaryBytes;
 
+use crate::args::ModelArgs;
 use crate::embedded;
 use crate::failure::Failure;
 use crate::plugin::probe::Prober;
@@ -64,43 +65,64 @@ pub(crate) fn choose_accelerator(named: Option<&str>) -> Result<Selection, Selec
     named.map_or_else(Selection::from_env, Selection::parse)
 }
 
-/// The tokenizer of a checkpoint; `None` if it has no `tokenizer.json`.
+/// What a command runs: a model that was read, though not on a device yet, and where it is to run.
 ///
-/// # Errors
-/// The file cannot be read, or is not a tokenizer of this model.
-pub(crate) fn open_tokenizer(checkpoint: &Checkpoint) -> Result<Option<Arc<Tokenizer>>, Failure> {
-    checkpoint.tokenizer().map_err(Failure::input)
+/// A command that runs a model flattens [`ModelArgs`] and `EngineArgs` into its arguments; then
+///
+/// ```ignore
+/// let chosen = ChosenModel::open(&args.model)?;
+/// let mut engine = chosen.load(args.engine.config()?)?;
+/// ```
+///
+/// It can be sent to the thread on which an engine is to live.
+pub(crate) struct ChosenModel {
+    selection: Selection,
+    numerics: Numerics,
+    pub(crate) checkpoint: Checkpoint,
+    /// `None` if the model has no `tokenizer.json`.
+    pub(crate) tokenizer: Option<Arc<Tokenizer>>,
 }
 
-/// Opens the accelerator and loads the model on it.
-///
-/// # Errors
-/// The accelerator cannot be used, the checkpoint is refused, or the device has not enough memory.
-///
-/// # Panics
-/// If `chunk_tokens` is 0.
-pub(crate) fn load(
-    selection: &Selection,
-    checkpoint: &Checkpoint,
-    numerics: Numerics,
-    chunk_tokens: usize,
-) -> Result<Engine, Failure> {
-    let runtime = Runtime::from_environment().map_err(Failure::input)?;
-    let device = runtime.open(&resolve(&runtime, selection)?).map_err(Failure::input)?;
-    terminal::note(|| memory_note(checkpoint, &numerics));
+impl ChosenModel {
+    /// Reads the model that the arguments name, all but its weights; the accelerator is not looked for yet.
+    ///
+    /// # Errors
+    /// The accelerator's name is none, or the checkpoint is refused.
+    pub(crate) fn open(args: &ModelArgs) -> Result<Self, Failure> {
+        let selection = choose_accelerator(args.accelerator.as_deref()).map_err(Failure::input)?;
+        let checkpoint = ModelSource::choose(args.model.as_deref()).open().map_err(Failure::input)?;
+        let tokenizer = checkpoint.tokenizer().map_err(Failure::input)?;
+        Ok(Self { selection, numerics: args.numerics.numerics(), checkpoint, tokenizer })
+    }
 
-    let bar = terminal::bytes_bar("loading");
-    let loaded = Model::load(Rc::new(device), checkpoint, numerics, &mut |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    });
-    bar.finish_and_clear();
-    let (model, warnings) = loaded.map_err(|error| match &error {
-        LoadError::Device { .. } => Failure::fault(error),
-        LoadError::Checkpoint(_) => Failure::input(error),
-    })?;
-    warn(&warnings);
-    Engine::new(model, chunk_tokens).map_err(Failure::fault)
+    /// Opens the accelerator, loads the model on it and makes an engine of it. On standard error there is a bar, and
+    /// figures if it is a terminal.
+    ///
+    /// # Errors
+    /// The accelerator cannot be used, the checkpoint is refused, the limits contradict each other or the model, or the
+    /// device has not enough memory.
+    pub(crate) fn load(&self, config: EngineConfig) -> Result<Engine, Failure> {
+        let runtime = Runtime::from_environment().map_err(Failure::input)?;
+        let device = runtime.open(&resolve(&runtime, &self.selection)?).map_err(Failure::input)?;
+        terminal::note(|| memory_note(&self.checkpoint, &self.numerics));
+
+        let bar = terminal::bytes_bar("loading");
+        let loaded = Model::load(Rc::new(device), &self.checkpoint, self.numerics, &mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        let (model, warnings) = loaded.map_err(|error| match &error {
+            LoadError::Device { .. } => Failure::fault(error),
+            LoadError::Checkpoint(_) => Failure::input(error),
+        })?;
+        warn(&warnings);
+        let built = Engine::builder(model).tokenizer(self.tokenizer.clone()).config(config).build();
+        built.map_err(|error| match &error {
+            BuildError::Device(_) => Failure::fault(error),
+            _ => Failure::input(error),
+        })
+    }
 }
 
 /// What `auto` means here, found without loading a plugin into this process, which one that aborts or hangs would take with

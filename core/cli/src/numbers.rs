@@ -2,6 +2,7 @@
 
 use std::num::IntErrorKind;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 /// Reads a whole number of a range, as the type that holds it.
 pub(crate) fn whole<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, String> + Clone {
@@ -15,6 +16,11 @@ pub(crate) fn whole<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str
             }
         })
     }
+}
+
+/// Reads a number, of which a whole command says what it may be.
+pub(crate) fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "it must be a number".to_owned())
 }
 
 /// Reads a temperature.

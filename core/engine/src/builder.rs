@@ -9,10 +9,13 @@ use deepinfer_scheduler::{ConfigError, PAGE_TOKENS, Policy, Scheduler, Scheduler
 
 use crate::engine::{Engine, NoHook, Parts, StepHook};
 use crate::observer::LogitsObserver;
+use crate::request::Request;
 use crate::sampler::Sampler;
 
 /// Switches asynchronous scheduling off when it is `0`.
 const ASYNC_VARIABLE: &str = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING";
+/// Requests at a time for which there is always room.
+const FEW_SEQUENCES: usize = 8;
 
 /// Sizes and limits, fixed when an engine is built.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,9 +73,45 @@ impl Default for EngineConfig {
 
 impl EngineConfig {
     /// The defaults, without asynchronous scheduling if `DEEPINFER_ZERO_OVERHEAD_SCHEDULING` is `0`.
-    pub fn from_environment() -> Self {
-        let off = std::env::var_os(ASYNC_VARIABLE).is_some_and(|value| value == "0");
-        Self { async_scheduling: !off, ..Self::default() }
+    ///
+    /// # Errors
+    /// [`BuildError::Variable`]: the variable is set, and neither empty, `0` nor `1`.
+    pub fn from_environment() -> Result<Self, BuildError> {
+        let value = std::env::var_os(ASYNC_VARIABLE).unwrap_or_default();
+        let async_scheduling = match value.to_str() {
+            Some("" | "1") => true,
+            Some("0") => false,
+            _ => {
+                return Err(BuildError::Variable { name: ASYNC_VARIABLE, value: value.to_string_lossy().into_owned() });
+            }
+        };
+        Ok(Self { async_scheduling, ..Self::default() })
+    }
+
+    /// These limits with the sizes of a program that runs a file of `lines` lines, if that is known: no more requests at a
+    /// time than there are, with some room for lines of several completions.
+    #[must_use]
+    pub fn for_lines(self, lines: Option<u64>) -> Self {
+        let most = lines.map_or(usize::MAX, |lines| usize::try_from(lines).unwrap_or(usize::MAX));
+        Self { max_num_seqs: self.max_num_seqs.min(most.max(FEW_SEQUENCES)), ..self }
+    }
+
+    /// These limits with the sizes of a program that runs `request` and no other, on a model with this `context`: memory and
+    /// the time to prepare it follow from the work. The request must be valid.
+    #[must_use]
+    pub fn for_request(self, request: &Request, context: usize) -> Self {
+        let prompt = request.prompt_token_ids.len();
+        let max_num_seqs = self.max_num_seqs.min(request.params.n);
+        let tokens = prompt + request.params.output_limit(prompt, context);
+        Self {
+            max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens.min(prompt).max(max_num_seqs),
+            max_model_len: Some(self.max_model_len.unwrap_or(context).min(tokens)),
+            prefix_caching: false,
+            // The completions start where one of them ran the prompt.
+            checkpoints: Some(usize::from(request.params.n > 1)),
+            ..self
+        }
     }
 }
 
@@ -129,6 +168,14 @@ pub struct EngineBuilder {
     observer: Option<Box<dyn LogitsObserver>>,
 }
 
+    /// A variable of the environment is no switch.
+    #[error("the variable {name} is {value:?}, but must be 0 or 1")]
+    Variable {
+        /// Variable.
+        name: &'static str,
+        /// What it is.
+        value: String,
+    },
 impl EngineBuilder {
     pub(crate) fn new(model: Model) -> Self {
         Self { model, tokenizer: None, config: EngineConfig::default(), hook: Box::new(NoHook), observer: None }

@@ -24,7 +24,6 @@ mod sequence;
 mod staging;
 mod text;
 mod thread;
-pub mod unbatched;
 
 pub use builder::{BuildError, EngineBuilder, EngineConfig};
 pub use deepinfer_scheduler::{Policy, RequestId, Stats, StepPlan};

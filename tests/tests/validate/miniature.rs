@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 
-use deepinfer_engine::unbatched::Engine;
-use deepinfer_engine::{Request, SamplingParams};
+use deepinfer_engine::{Engine, EngineConfig, Request, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
 use deepinfer_ops::Device;
@@ -28,7 +27,6 @@ const PROMPT: &str = "long_300";
 fn generate(device: Rc<dyn Device>, numerics: Numerics) -> Vec<u32> {
     let checkpoint = Checkpoint::open(&miniature()).expect("the miniature");
     let (model, _) = Model::load(device, &checkpoint, numerics, &mut |_, _| {}).expect("the miniature loads");
-    let mut engine = Engine::new(model, 512).expect("caches");
     let text = std::fs::read_to_string(fixture("expected.json")).expect("the fixture");
     let stored: Value = serde_json::from_str(&text).expect("the fixture's form");
     let prompts = stored["prompts"].as_array().expect("prompts");
@@ -38,8 +36,9 @@ fn generate(device: Rc<dyn Device>, numerics: Numerics) -> Vec<u32> {
         prompt_token_ids: serde_json::from_value(prompt["prompt_ids"].clone()).expect("ids"),
         params: SamplingParams { max_tokens: Some(TOKENS), ignore_eos: true, ..SamplingParams::default() },
     };
-    let completion = engine.generate(&request, &mut |_| true).expect("the request runs");
-    completion.steps.iter().map(|step| step.token_id).collect()
+    let config = EngineConfig::default().for_request(&request, model.config().max_position_embeddings);
+    let mut engine = Engine::builder(model).config(config).build().expect("an engine");
+    engine.run(request, &mut |_| true).expect("the request runs").outputs[0].token_ids()
 }
 
 /// The tokens behind the layer with these options, and that nothing was found.

@@ -4,8 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-use deepinfer_engine::unbatched::Engine;
-use deepinfer_engine::{Request, SamplingParams, jsonl};
+use deepinfer_engine::{Engine, EngineConfig, Request, SamplingParams, jsonl};
 use deepinfer_model::{Model, Numerics};
 use deepinfer_parity::{Level, Outcome};
 use deepinfer_runtime::{TEXT_PROFILE, missing_ops};
@@ -14,8 +13,7 @@ use serde_json::json;
 
 use super::task::WholeCase;
 use super::worker::Target;
-use crate::failure::Failure;
-use crate::{embedded, model};
+use crate::embedded;
 
 /// Name of the backend that says what is right.
 const REFERENCE: &str = "cpu";
@@ -89,21 +87,19 @@ fn reference_tokens(prompt: &str) -> Result<Vec<u32>, String> {
 
 /// Greedy tokens after a prompt.
 fn generate(device: deepinfer_runtime::OpenDevice, prompt: &str) -> Result<Vec<u32>, String> {
-    let text = |failure: Failure| match failure {
-        Failure::Input(error) | Failure::Fault(error) => format!("{error:#}"),
-        Failure::ReaderGone => unreachable!("nothing is written"),
-    };
     let checkpoint = embedded::open().map_err(|e| e.to_string())?;
-    let tokenizer = model::open_tokenizer(&checkpoint).map_err(text)?;
+    let tokenizer = checkpoint.tokenizer().map_err(|e| e.to_string())?;
     let prompt_token_ids = jsonl::encode(prompt, tokenizer.as_deref()).map_err(|e| e.to_string())?;
-    let (model, _) =
-        Model::load(Rc::new(device), &checkpoint, Numerics::DEPLOY, &mut |_, _| ()).map_err(|e| e.to_string())?;
-    let mut engine = Engine::new(model, prompt_token_ids.len()).map_err(|e| e.to_string())?;
     let params = SamplingParams { max_tokens: Some(TOKENS), ignore_eos: true, ..SamplingParams::default() };
     let request = Request { id: "parity".to_owned(), prompt_token_ids, params };
-    let completion = engine.generate(&request, &mut |_| true).map_err(|e| e.to_string())?;
-    match completion.error {
-        Some((_, message)) => Err(message),
-        None => Ok(completion.steps.iter().map(|step| step.token_id).collect()),
+    let (model, _) =
+        Model::load(Rc::new(device), &checkpoint, Numerics::DEPLOY, &mut |_, _| ()).map_err(|e| e.to_string())?;
+    let config = EngineConfig::default().for_request(&request, model.config().max_position_embeddings);
+    let mut engine = Engine::builder(model).config(config).build().map_err(|e| e.to_string())?;
+    let output = engine.run(request, &mut |_| true).map_err(|e| e.to_string())?;
+    let completion = &output.outputs[0];
+    match &completion.error {
+        Some(error) => Err(error.to_string()),
+        None => Ok(completion.token_ids()),
     }
 }
