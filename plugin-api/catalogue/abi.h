@@ -175,6 +175,8 @@ typedef struct DiLinkInfo {
 #define DI_COPY_D2H 1u
 #define DI_COPY_D2D 2u
 #define DI_COPY_P2P 3u
+/* Threads: any thread calls device_*, alloc, free, event_destroy and, of ops and graphs, supports, plan, plan_destroy and
+   exec_destroy, several at once. A stream, with the work and events queued on it, belongs to one thread at a time. */
 typedef struct DiRuntimeApi {
   uint32_t struct_size, reserved0;
   DiError *(*device_count)(DiBackend *, uint32_t *out); /* an error says why there is none */

@@ -450,8 +450,9 @@ pub const DI_COPY_P2P: u32 = 3;
 
 /// Devices, memory, streams and events: the one mandatory table. Fields that say *Optional* may be null.
 ///
-/// Rules: any thread may call `device_*`, `alloc` and `free_`, also at once. One stream is used by one thread at a
-/// time. Only `*_sync`, `device_open` and `device_close` may block. Faults of work that runs later appear at
+/// Rules: any thread may call `device_*`, `alloc`, `free_`, `event_destroy` and, of ops and graphs, `supports`, `plan`,
+/// `plan_destroy` and `exec_destroy`, also at once. One stream, with the work and events queued on it, is used by one thread
+/// at a time. Only `*_sync`, `device_open` and `device_close` may block. Faults of work that runs later appear at
 /// `stream_sync`, `event_sync` or `event_query`.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -175,6 +175,8 @@ typedef struct DiLinkInfo {
 #define DI_COPY_D2H 1u
 #define DI_COPY_D2D 2u
 #define DI_COPY_P2P 3u
+/* Threads: any thread calls device_*, alloc, free, event_destroy and, of ops and graphs, supports, plan, plan_destroy and
+   exec_destroy, several at once. A stream, with the work and events queued on it, belongs to one thread at a time. */
 typedef struct DiRuntimeApi {
   uint32_t struct_size, reserved0;
   DiError *(*device_count)(DiBackend *, uint32_t *out); /* an error says why there is none */
@@ -678,10 +680,10 @@ typedef struct DiArgsFusedSampleV1 {
   DiTensor seed; /* [N] I64 */
   DiTensor position; /* [N] I32 */
   DiTensor token; /* [N] I32 */
-  DiTensor child; /* [N] I32, optional */
-  DiTensor min_p_log; /* [N] F32, optional */
-  DiTensor top_k; /* [N] I32, optional */
-  DiTensor top_p; /* [N] F32, optional */
+  DiTensor child; /* [N] I32, optional, since minor 2 */
+  DiTensor min_p_log; /* [N] F32, optional, since minor 2 */
+  DiTensor top_k; /* [N] I32, optional, since minor 2 */
+  DiTensor top_p; /* [N] F32, optional, since minor 2 */
 } DiArgsFusedSampleV1;
 
 /* Adds biases to logits and subtracts penalties, in place. */
