@@ -20,7 +20,7 @@ use deepinfer_model::tokenizer::Tokenizer;
 use deepinfer_model::{DeviceTokens, KvCache, Model, RequestRows, StateStore, StepInput};
 use deepinfer_ops::{Download, OpError, Tensor};
 use deepinfer_scheduler::{
-    AddError, Outcome, PlannedRequest, RequestId, RequestSpec, Scheduler, Stats, StepPlan, TokenSource,
+    AddError, Outcome, PlannedRequest, RequestId, RequestSpec, Scheduler, Stats, StepId, StepPlan, TokenSource,
 };
 
 use crate::builder::EngineBuilder;
@@ -31,6 +31,8 @@ use crate::request::Request;
 use crate::sampler::{SampleRow, Sampler};
 use crate::seed::draw_seed;
 use crate::sequence::{Group, Sequence, Shared};
+use crate::telemetry::observer::Observers;
+use crate::telemetry::{Observation, StepObserver, StepPhase};
 
 /// What happens between the queueing of a step and the wait for the one before, while the device works.
 pub trait StepHook {
@@ -66,6 +68,7 @@ pub struct Engine {
     sampler: Sampler,
     hook: Box<dyn StepHook>,
     observer: Option<Box<dyn LogitsObserver>>,
+    step_observers: Observers,
     max_model_len: usize,
     /// Requests, by their names.
     groups: HashMap<RequestId, Group>,
@@ -138,6 +141,7 @@ impl Engine {
             sampler,
             hook,
             observer,
+            step_observers: Observers::default(),
             max_model_len,
             groups: HashMap::new(),
             sequences: HashMap::new(),
@@ -168,6 +172,11 @@ impl Engine {
         self.max_model_len
     }
 
+    /// From now on, `observer` is told what the engine does.
+    pub fn add_observer(&mut self, observer: Box<dyn StepObserver>) {
+        self.step_observers.add(observer);
+    }
+
     /// Forgets all cached pages, so that the next requests run all of their prompts.
     pub fn reset_prefix_cache(&mut self) {
         self.scheduler.reset_prefix_cache();
@@ -192,6 +201,14 @@ impl Engine {
     /// # Errors
     /// The request is invalid or can never fit, or the device is lost. Nothing has changed then.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
+        let admitted = self.admit(request);
+        if let Err(error) = &admitted {
+            self.step_observers.tell(|| Observation::Refused { error });
+        }
+        admitted
+    }
+
+    fn admit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         if let Some(error) = &self.lost {
             return Err(error.clone().into());
         }
@@ -218,6 +235,7 @@ impl Engine {
         };
         let id = self.scheduler.add(spec).map_err(|error| refusal(&error))?;
         let shared = Shared::new(request, self.model.config(), seed, limit);
+        self.step_observers.tell(|| Observation::Submitted { id, request: &shared.request, limit });
         for index in 0..shared.request.params.n {
             let sequence = Sequence::new(&shared, index, self.tokenizer.as_ref());
             self.sequences.insert(id.completion(index), (id, sequence));
@@ -254,9 +272,22 @@ impl Engine {
 
     /// Does a turn of work: at most one step is queued, and at most one waited for. Without work, nothing.
     pub fn step(&mut self) {
+        self.turn();
+        self.step_observers.tell(|| Observation::TurnEnded { stats: self.scheduler.stats() });
+    }
+
+    fn turn(&mut self) {
+        self.step_observers.tell(|| Observation::Phase {
+            phase: StepPhase::Schedule,
+            step: StepId(self.scheduler.stats().steps + 1),
+        });
         let mut plan = self.spare_plans.pop().unwrap_or_default();
         let next = match self.scheduler.schedule(&mut plan) {
-            Some(_) => Some(self.forward(plan)),
+            Some(step) => {
+                self.step_observers.tell(|| Observation::Scheduled { plan: &plan, stats: self.scheduler.stats() });
+                self.step_observers.tell(|| Observation::Phase { phase: StepPhase::Launch, step });
+                Some(self.forward(plan))
+            }
             None => {
                 self.spare_plans.push(plan);
                 None
@@ -377,6 +408,7 @@ impl Engine {
     /// Queues the draw of a step, once everything before it is known.
     fn draw(&mut self, forward: Forward) -> StepInFlight {
         let Forward { plan, queued } = forward;
+        self.step_observers.tell(|| Observation::Phase { phase: StepPhase::Sample, step: plan.step() });
         let rows: Vec<SampleRow<'_>> = plan
             .requests()
             .iter()
@@ -399,11 +431,14 @@ impl Engine {
     /// Waits for a step and takes in what it brings.
     fn take_in(&mut self, step: StepInFlight) {
         let StepInFlight { plan, queued } = step;
+        self.step_observers.tell(|| Observation::Phase { phase: StepPhase::Wait, step: plan.step() });
         let drawn = queued.and_then(|mut downloads| {
             let tokens: Vec<i32> =
                 downloads.tokens.wait()?.as_chunks().0.iter().map(|&b| i32::from_le_bytes(b)).collect();
             Ok((tokens, downloads.logits))
         });
+        self.step_observers.tell(|| Observation::Phase { phase: StepPhase::Update, step: plan.step() });
+        let is_whole = drawn.is_ok();
         let mut taken: Vec<(Option<u32>, bool)> = vec![(None, false); plan.requests().len()];
         match drawn {
             Ok((tokens, logits)) => self.take_tokens(&plan, &tokens, logits, &mut taken),
@@ -411,6 +446,9 @@ impl Engine {
         }
         let outcomes: Vec<Outcome<'_>> =
             taken.iter().map(|(token, stop)| Outcome { tokens: token.as_slice(), stop: *stop }).collect();
+        if is_whole {
+            self.step_observers.tell(|| Observation::Completed { plan: &plan, outcomes: &outcomes });
+        }
         let finished = self.scheduler.complete(plan.step(), &outcomes).to_vec();
         for finished in finished {
             if let Some((id, sequence)) = self.sequences.get(&finished.id) {
@@ -490,6 +528,7 @@ impl Engine {
 
     /// Nothing that a step did counts. After a fault that lasts, nothing will.
     fn fail_step(&mut self, plan: &StepPlan, error: &OpError) {
+        self.step_observers.tell(|| Observation::Failed { plan, error });
         if matches!(error, OpError::DeviceLost(_) | OpError::Panicked { .. }) {
             self.lost = Some(error.clone());
             let mut all: Vec<RequestId> = self.sequences.keys().copied().collect();
@@ -511,8 +550,11 @@ impl Engine {
         let Some((id, sequence)) = self.sequences.remove(&completion) else { return };
         self.scheduler.abort(completion);
         let group = self.groups.get_mut(&id).expect("a request lives as long as its completions");
-        if let Some(output) = group.take(sequence.finish(reason, error)) {
+        let ended = sequence.finish(reason, error);
+        self.step_observers.tell(|| Observation::Ended { id: completion, completion: &ended });
+        if let Some(output) = group.take(ended) {
             self.groups.remove(&id);
+            self.step_observers.tell(|| Observation::Finished { id, output: &output });
             self.events.push((id, Event::Finished(Box::new(output))));
         }
     }

@@ -22,6 +22,7 @@ mod sampler;
 mod seed;
 mod sequence;
 mod staging;
+pub mod telemetry;
 mod text;
 mod thread;
 

@@ -121,6 +121,7 @@ pub struct StepPlan {
     pub(crate) tokens: Vec<u32>,
     pub(crate) page_table: Vec<PageId>,
     pub(crate) page_copies: Vec<PageCopy>,
+    pub(crate) preempted: Vec<RequestId>,
     pub(crate) logit_rows: usize,
     pub(crate) sample_rows: u32,
 }
@@ -166,6 +167,12 @@ impl StepPlan {
         &self.page_copies
     }
 
+    /// Requests that were preempted since the step before was planned, for this one or by
+    /// [`Scheduler::preempt`](crate::Scheduler::preempt). Some may have ended since, and some may have rows in this step again.
+    pub fn preempted(&self) -> &[RequestId] {
+        &self.preempted
+    }
+
     /// Rows that need logits.
     pub fn logit_rows(&self) -> usize {
         self.logit_rows
@@ -182,6 +189,7 @@ impl StepPlan {
         self.tokens.clear();
         self.page_table.clear();
         self.page_copies.clear();
+        self.preempted.clear();
         self.logit_rows = 0;
         self.sample_rows = 0;
     }

@@ -50,6 +50,8 @@ pub struct Scheduler {
     /// Pages of the hit that is being considered.
     hit: Vec<PageId>,
     finished: Vec<Finished>,
+    /// Requests that were preempted since the last step was planned.
+    preempted: Vec<RequestId>,
     counters: Counters,
 }
 
@@ -107,6 +109,7 @@ impl Scheduler {
             blocked: None,
             hit: Vec::new(),
             finished: Vec::new(),
+            preempted: Vec::new(),
             counters: Counters::default(),
             config,
         })

@@ -61,6 +61,7 @@ impl Scheduler {
             return None;
         }
         self.planned = step;
+        std::mem::swap(&mut plan.preempted, &mut self.preempted);
         self.last_was_prefill = kind == StepKind::Prefill;
         let mut record = self.spare_records.pop().expect("one record for each step that can be in flight");
         record.step = step;
@@ -205,6 +206,7 @@ impl Scheduler {
         request.ledger.restart();
         request.preemptions += 1;
         self.counters.preemptions += 1;
+        self.preempted.push(request.id);
         self.waiting.insert(request.rank, key);
     }
 

@@ -118,9 +118,15 @@ fn the_latest_arrival_is_preempted_and_comes_back_first_with_its_output() {
     // Two requests of two pages each, and one page more: the first to need it gets it, the other has to go.
     let mut world = World::new(config(5, 4));
     let (a, b) = (add(&mut world, 7, 8), add(&mut world, 6, 8));
-    while world.scheduler.stats().preemptions == 0 {
-        step(&mut world);
-    }
+    let told = loop {
+        let plan = world.schedule().expect("a step");
+        let told = plan.preempted().to_vec();
+        world.complete();
+        if !told.is_empty() {
+            break told;
+        }
+    };
+    assert_eq!((told, world.scheduler.stats().preemptions), (vec![b], 1));
     let c = add(&mut world, 1, 1);
     loop {
         let requests = step(&mut world);

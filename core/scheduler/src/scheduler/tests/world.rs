@@ -78,6 +78,8 @@ pub(super) struct World {
     pub(super) clients: BTreeMap<RequestId, Client>,
     pub(super) in_flight: VecDeque<StepPlan>,
     pub(super) ended: Vec<(Finished, Vec<u32>)>,
+    /// Preemptions that plans have told of.
+    told_preemptions: u64,
     plans: Vec<StepPlan>,
 }
 
@@ -96,6 +98,7 @@ impl World {
             clients: BTreeMap::new(),
             in_flight: VecDeque::new(),
             ended: Vec::new(),
+            told_preemptions: 0,
             plans: Vec::new(),
         }
     }
@@ -163,6 +166,8 @@ impl World {
             self.seen.saves += u64::from(request.save.is_some());
         }
         self.seen.forks += plan.page_copies().len() as u64;
+        self.told_preemptions += plan.preempted().len() as u64;
+        assert_eq!(self.told_preemptions, self.scheduler.stats().preemptions, "plans tell of every preemption once");
         self.device.run(&plan);
         self.in_flight.push_back(plan);
         self.in_flight.back()
