@@ -1,8 +1,8 @@
 //! The command line.
 
 mod generate;
-mod model;
-mod sampling;
+pub(crate) mod model;
+pub(crate) mod sampling;
 
 use std::path::PathBuf;
 

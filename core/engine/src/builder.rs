@@ -157,6 +157,14 @@ pub enum BuildError {
     /// The device is at fault.
     #[error(transparent)]
     Device(#[from] OpError),
+    /// A variable of the environment is no switch.
+    #[error("the variable {name} is {value:?}, but must be 0 or 1")]
+    Variable {
+        /// Variable.
+        name: &'static str,
+        /// What it is.
+        value: String,
+    },
 }
 
 /// Builds an [`Engine`]; see [`Engine::builder`].
@@ -168,14 +176,6 @@ pub struct EngineBuilder {
     observer: Option<Box<dyn LogitsObserver>>,
 }
 
-    /// A variable of the environment is no switch.
-    #[error("the variable {name} is {value:?}, but must be 0 or 1")]
-    Variable {
-        /// Variable.
-        name: &'static str,
-        /// What it is.
-        value: String,
-    },
 impl EngineBuilder {
     pub(crate) fn new(model: Model) -> Self {
         Self { model, tokenizer: None, config: EngineConfig::default(), hook: Box::new(NoHook), observer: None }
