@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use thiserror::Error;
+use tokenizers::{Model, OffsetType, PreTokenizedString, PreTokenizer};
 
 use self::contain::contain;
 
@@ -22,6 +23,8 @@ use self::contain::contain;
 pub struct Tokenizer {
     encoder: tokenizers::Tokenizer,
     bytes: TokenBytes,
+    /// Ids of added tokens: those that text is searched for before it is split.
+    added: BTreeSet<u32>,
     /// Ids of special tokens.
     special: BTreeSet<u32>,
     bos_token_id: u32,
@@ -127,16 +130,16 @@ impl Tokenizer {
             return Err(TokenizerError::Bos { bos_token_id, vocab_size });
         }
         let bytes = TokenBytes::new(&encoder);
-        let added = encoder.get_added_tokens_decoder();
-        let special = added.iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
-        Ok(Self { encoder, bytes, special, bos_token_id })
+        let tokens = encoder.get_added_tokens_decoder();
+        let added = tokens.keys().copied().collect();
+        let special = tokens.iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
+        Ok(Self { encoder, bytes, added, special, bos_token_id })
     }
 
     /// Token ids of a prompt: special tokens spelt out in the text become their ids, and the BOS token is put in front
     /// unless the text begins with it. Empty text gives the BOS token alone.
     ///
-    /// The ids equal those of the Python `tokenizers` package, except in text with a run of more than about a million
-    /// blanks: there the pure Rust regular expressions reach their backtracking limit and leave the rest unsplit.
+    /// The ids are those of the Python `tokenizers` package, which is the same library with the same regular expressions.
     ///
     /// # Errors
     /// [`TokenizerError::Encode`]; a byte-level vocabulary that lacks none of the 256 bytes encodes any text.
@@ -149,6 +152,25 @@ impl Tokenizer {
             ids.insert(0, self.bos_token_id);
         }
         Ok(ids)
+    }
+
+    /// Token ids of text that is nothing but text: markers spelt out in it do not become their tokens, and no token is put
+    /// in front. Text from outside is encoded so where it must not be able to end a turn of a conversation.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_prompt`].
+    pub fn encode_text(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        // The steps of the library without its search for added tokens; there is no normaliser (see `document`).
+        let encode = || -> tokenizers::Result<Vec<u32>> {
+            let mut pieces = PreTokenizedString::from(text);
+            if let Some(splits) = self.encoder.get_pre_tokenizer() {
+                splits.pre_tokenize(&mut pieces)?;
+            }
+            self.encoder.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
+            Ok(pieces.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
+        };
+        let ids = contain(encode).unwrap_or_else(|panic| Err(panic.into()));
+        ids.map_err(|reason| TokenizerError::Encode { bytes: text.len(), reason })
     }
 
     /// Text of token ids, special tokens included. Bytes that form no UTF-8 character become U+FFFD, as does an
@@ -172,6 +194,16 @@ impl Tokenizer {
     /// without a token.
     pub fn spelling(&self, id: u32) -> Option<String> {
         self.encoder.id_to_token(id)
+    }
+
+    /// The added token that is spelt so, such as a marker of a conversation. The file need not call it special.
+    pub fn added_token(&self, spelling: &str) -> Option<u32> {
+        self.encoder.get_added_vocabulary().get_vocab().get(spelling).copied()
+    }
+
+    /// Whether a token is an added one, which [`Tokenizer::encode_text`] never gives.
+    pub fn is_added(&self, id: u32) -> bool {
+        self.added.contains(&id)
     }
 
     /// Whether a token is a marker rather than text, such as the begin token: one that the file calls special.

@@ -73,6 +73,20 @@ fn special_tokens_are_parsed_and_kept() {
 }
 
 #[test]
+fn markers_in_mere_text_stay_text() {
+    let marker = "<｜Assistant｜>";
+    let id = TOKENIZER.added_token(marker).unwrap();
+    assert_eq!((id, TOKENIZER.is_added(id), TOKENIZER.is_special(id)), (4070, true, false));
+    assert_eq!((TOKENIZER.added_token("the"), TOKENIZER.is_added(433)), (None, false));
+    let text = format!("say {marker} and <｜end▁of▁sentence｜>");
+    let ids = TOKENIZER.encode_text(&text).unwrap();
+    assert!(ids.iter().all(|&id| !TOKENIZER.is_added(id)), "{ids:?}");
+    assert_eq!(TOKENIZER.decode(&ids), text);
+    assert!(TOKENIZER.encode_prompt(&text).unwrap().contains(&id));
+    assert_eq!(TOKENIZER.encode_text("").unwrap(), [0u32; 0]);
+}
+
+#[test]
 fn a_character_over_several_tokens_is_given_whole() {
     let text = "a🙂é";
     let ids = TOKENIZER.encode_prompt(text).unwrap();
@@ -249,6 +263,12 @@ proptest! {
         let ids: Vec<u32> = bytes.iter().map(|byte| single_byte_ids()[usize::from(*byte)]).collect();
         prop_assert_eq!(stream(&ids), TOKENIZER.decode(&ids));
         prop_assert_eq!(stream(&ids), String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn text_without_markers_is_encoded_as_a_prompt_without_its_begin(text in "[ -~\\n\\té🙂]{0,80}") {
+        let prompt = TOKENIZER.encode_prompt(&text).unwrap();
+        prop_assert_eq!(&TOKENIZER.encode_text(&text).unwrap(), &prompt[1..]);
     }
 
     #[test]
