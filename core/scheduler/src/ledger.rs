@@ -2,7 +2,8 @@
 //!
 //! A step in flight has computed nothing yet and drawn nothing yet, but the next step is planned as if it had. The ledger
 //! keeps what is known apart from what is assumed: committed counts, and one entry per step in flight with its rows and its
-//! *placeholders*, the output tokens that it is assumed to append. Every other number is a sum of these.
+//! *placeholders*, the output tokens that it is assumed to append. Every other number is a sum of these; the sums over the
+//! steps in flight are kept, because each row of each step asks for them several times.
 
 use std::collections::VecDeque;
 
@@ -26,6 +27,10 @@ pub struct Ledger {
     prefill_end: usize,
     generation: u32,
     in_flight: VecDeque<InFlight>,
+    /// Rows of the steps in flight.
+    rows_in_flight: usize,
+    /// Placeholders of the steps in flight.
+    placeholders: usize,
 }
 
 impl Ledger {
@@ -38,6 +43,8 @@ impl Ledger {
             prefill_end: prompt,
             generation: 0,
             in_flight: VecDeque::with_capacity(depth),
+            rows_in_flight: 0,
+            placeholders: 0,
         }
     }
 
@@ -78,7 +85,7 @@ impl Ledger {
 
     /// Output tokens that steps in flight are assumed to append.
     pub fn placeholders(&self) -> usize {
-        self.in_flight.iter().map(|f| f.placeholders).sum()
+        self.placeholders
     }
 
     /// Drafts in flight: tokens that may turn out not to be there.
@@ -88,7 +95,7 @@ impl Ledger {
 
     /// Position of the next row to plan: tokens computed, and rows in flight.
     pub fn scheduled(&self) -> usize {
-        self.computed + self.in_flight.iter().map(|f| f.rows).sum::<usize>()
+        self.computed + self.rows_in_flight
     }
 
     /// Rows that can be planned now: assumed tokens that no step has computed or is computing.
@@ -132,12 +139,14 @@ impl Ledger {
     /// # Panics
     /// If there are no such rows, or if drafts do not follow the last assumed token.
     pub fn begin(&mut self, step: StepId, rows: usize, drafts: usize) -> bool {
-        let known = rows - drafts;
-        assert!(known >= 1 && known <= self.pending(), "{known} rows planned of {} that are pending", self.pending());
-        let samples = known == self.pending();
+        let (known, pending) = (rows - drafts, self.pending());
+        assert!(known >= 1 && known <= pending, "{known} rows planned of {pending} that are pending");
+        let samples = known == pending;
         assert!(samples || drafts == 0, "drafts planned before the last token");
         let placeholders = if samples { 1 + drafts } else { 0 };
         self.in_flight.push_back(InFlight { step, rows, placeholders });
+        self.rows_in_flight += rows;
+        self.placeholders += placeholders;
         samples
     }
 
@@ -155,6 +164,8 @@ impl Ledger {
         };
         assert_eq!(expected, step, "steps of a request must complete in order");
         assert!(tokens <= placeholders, "{tokens} tokens came where at most {placeholders} were assumed");
+        self.rows_in_flight -= rows;
+        self.placeholders -= placeholders;
         let rejected = placeholders.saturating_sub(tokens.max(1));
         self.computed += rows - rejected;
         self.output += tokens;
@@ -163,6 +174,7 @@ impl Ledger {
     /// Everything but the tokens is lost: nothing is computed, and results of steps in flight will be dropped.
     pub fn restart(&mut self) {
         self.in_flight.clear();
+        (self.rows_in_flight, self.placeholders) = (0, 0);
         self.computed = 0;
         self.prefill_end = self.len();
         self.generation += 1;

@@ -47,6 +47,7 @@ mod pages;
 mod plan;
 mod prefix;
 mod request;
+mod request_map;
 mod scheduler;
 mod slots;
 mod stats;
@@ -58,5 +59,6 @@ pub use plan::{
     CheckpointId, PageCopy, PageId, Phase, PlannedRequest, SlotId, StepId, StepKind, StepPlan, TokenSource,
 };
 pub use request::{Attachment, Finish, Finished, Outcome, RequestId, RequestSpec};
+pub use request_map::{RequestIdHasher, RequestMap};
 pub use scheduler::Scheduler;
 pub use stats::Stats;

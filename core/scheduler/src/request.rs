@@ -1,6 +1,5 @@
 //! A request: what is asked for, how it stands, and what comes back.
 
-use std::collections::HashMap;
 use std::ops::{Index, IndexMut, Range};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -8,6 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::ledger::Ledger;
 use crate::plan::{PageId, SlotId, StepId};
 use crate::prefix::{Key, Parent, PrefixCache};
+use crate::request_map::RequestMap;
 
 /// Names a request. Never used twice by a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -189,7 +189,7 @@ impl Request {
 pub(crate) struct RequestTable {
     requests: Vec<Option<Request>>,
     free: Vec<usize>,
-    keys: HashMap<RequestId, usize>,
+    keys: RequestMap<usize>,
 }
 
 impl RequestTable {
