@@ -42,6 +42,14 @@ pub struct EngineConfig {
     pub checkpoint_pages: usize,
     /// Who is served first.
     pub policy: Policy,
+    /// Most requests that may wait, completions counted one by one; `None` is no limit. A request that would exceed it is
+    /// refused, unless nothing waits.
+    pub max_num_queued_reqs: Option<usize>,
+    /// Most tokens of waiting requests together, prompts and outputs so far; `None` is no limit. A request that would exceed
+    /// it is refused, unless nothing waits.
+    pub max_num_queued_tokens: Option<usize>,
+    /// A step is all prefill or all decode, for ranks that must agree on its kind. Tokens are the same with it.
+    pub pure_steps: bool,
     /// Part of the pages that must stay free when a request is admitted beside others.
     pub watermark: f64,
     /// Plan and queue the next step while one runs. Tokens are the same without it.
@@ -64,6 +72,9 @@ impl Default for EngineConfig {
             checkpoints: None,
             checkpoint_pages: 1,
             policy: Policy::Fcfs,
+            max_num_queued_reqs: None,
+            max_num_queued_tokens: None,
+            pure_steps: false,
             watermark: 0.01,
             async_scheduling: true,
             page_order_seed: None,
@@ -236,6 +247,9 @@ impl EngineBuilder {
             long_prefill_token_threshold: config.long_prefill_token_threshold,
             max_model_len,
             policy: config.policy,
+            max_num_queued_reqs: config.max_num_queued_reqs,
+            max_num_queued_tokens: config.max_num_queued_tokens,
+            pure_steps: config.pure_steps,
             watermark: config.watermark,
             depth: if config.async_scheduling { 2 } else { 1 },
             prefix_caching: config.prefix_caching,

@@ -576,6 +576,9 @@ fn refusal(error: &AddError) -> RequestError {
         AddError::QueueFull { name, unit, waiting, added, most } => {
             RequestError::QueueFull { name, unit, waiting, added, most }
         }
+        AddError::QueueFull { name, unit, waiting, added, most } => {
+            RequestError::QueueFull { name, unit, waiting, added, most }
+        }
     }
 }
 

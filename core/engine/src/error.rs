@@ -55,6 +55,20 @@ pub enum RequestError {
         /// Most tokens of prompt and output.
         longest: usize,
     },
+    /// Too much waits already. The same request can be accepted later.
+    #[error("{waiting} {unit} wait already and this request adds {added}, but {name} is {most}; try again later")]
+    QueueFull {
+        /// Limit: `max_num_queued_reqs` or `max_num_queued_tokens`.
+        name: &'static str,
+        /// What it counts: `requests` or `tokens`.
+        unit: &'static str,
+        /// How many wait.
+        waiting: usize,
+        /// How many the request would add.
+        added: usize,
+        /// The limit.
+        most: usize,
+    },
     /// There are neither parameters for all inputs nor for each.
     #[error("there are {params} values of parameters for {inputs} inputs; give one for all, or one for each")]
     ParamsMismatch {
@@ -87,6 +101,7 @@ impl RequestError {
             RequestError::InvalidParameter { .. } => "invalid_parameter",
             RequestError::ParamsMismatch { .. } => "params_mismatch",
             RequestError::DoesNotFit { .. } => "does_not_fit",
+            RequestError::QueueFull { .. } => "queue_full",
             RequestError::NoTokenizer | RequestError::NoTextToStop => "no_tokenizer",
             RequestError::Tokenizer(_) => "tokenizer",
             RequestError::InvalidLine(_) => "invalid_line",

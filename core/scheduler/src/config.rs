@@ -34,6 +34,12 @@ pub struct SchedulerConfig {
     /// Part of the pages that must stay free when a waiting request is admitted, in `0.0..1.0`. It is not asked for when
     /// nothing runs.
     pub watermark: f64,
+    /// Most requests that may wait, completions counted one by one; `None` is no limit. A request that would exceed it is
+    /// refused, unless nothing waits.
+    pub max_num_queued_reqs: Option<usize>,
+    /// Most tokens of waiting requests together, prompts and outputs so far; `None` is no limit. A request that would exceed
+    /// it is refused, unless nothing waits.
+    pub max_num_queued_tokens: Option<usize>,
     /// A step is all prefill or all decode, for ranks that must agree on its kind.
     pub pure_steps: bool,
     /// Most steps in flight: 1 waits for every result before the next step, 2 schedules one step ahead.
@@ -76,6 +82,8 @@ impl SchedulerConfig {
             max_model_len: usize::MAX,
             policy: Policy::Fcfs,
             watermark: 0.01,
+            max_num_queued_reqs: None,
+            max_num_queued_tokens: None,
             pure_steps: false,
             depth: 2,
             draft_tokens: 0,

@@ -33,7 +33,7 @@ pub enum ConfigError {
     },
 }
 
-/// A request that cannot run. Others are not affected.
+/// A request that is not taken. Others are not affected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
     /// There is nothing to run.
@@ -75,5 +75,19 @@ pub enum AddError {
         available: usize,
         /// Most tokens, prompt and output together, that fit in the pool.
         longest: usize,
+    },
+    /// Too much waits already. The same request can be accepted later.
+    #[error("{waiting} {unit} wait already and this request adds {added}, but {name} is {most}; try again later")]
+    QueueFull {
+        /// `max_num_queued_reqs` or `max_num_queued_tokens`.
+        name: &'static str,
+        /// What is counted: `requests` or `tokens`.
+        unit: &'static str,
+        /// How many wait.
+        waiting: usize,
+        /// How many this request would add.
+        added: usize,
+        /// The limit.
+        most: usize,
     },
 }

@@ -2,20 +2,21 @@
 
 mod admission;
 mod completions;
+mod intake;
 mod step;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::config::{Policy, SchedulerConfig};
-use crate::error::{AddError, ConfigError};
+use crate::config::SchedulerConfig;
+use crate::error::ConfigError;
 use crate::fork::{Family, Stage};
 use crate::kv::Kv;
 use crate::ledger::Ledger;
 use crate::plan::{CheckpointId, PageId, PlannedRequest, StepId};
-use crate::prefix::{HashFn, page_hash, root_hash};
-use crate::request::{Finish, Finished, Outcome, Rank, Request, RequestId, RequestSpec, RequestTable};
+use crate::prefix::{HashFn, page_hash};
+use crate::request::{Finish, Finished, Outcome, Rank, Request, RequestId, RequestTable};
 use crate::slots::SlotPool;
 use crate::stats::Stats;
 
@@ -52,6 +53,8 @@ pub struct Scheduler {
     finished: Vec<Finished>,
     /// Requests that were preempted since the last step was planned.
     preempted: Vec<RequestId>,
+    /// Tokens of the requests that do not run.
+    waiting_tokens: usize,
     counters: Counters,
 }
 
@@ -109,6 +112,7 @@ impl Scheduler {
             blocked: None,
             hit: Vec::new(),
             finished: Vec::new(),
+            waiting_tokens: 0,
             preempted: Vec::new(),
             counters: Counters::default(),
             config,
@@ -118,35 +122,6 @@ impl Scheduler {
     /// The configuration.
     pub fn config(&self) -> &SchedulerConfig {
         &self.config
-    }
-
-    /// Queues a request and returns its name, which is that of completion 0; see [`RequestId::completion`].
-    ///
-    /// # Errors
-    /// [`AddError`] if the request can never run. Nothing has changed then.
-    pub fn add(&mut self, spec: RequestSpec<'_>) -> Result<RequestId, AddError> {
-        self.check(&spec)?;
-        let first = RequestId(self.next_id);
-        self.next_id += spec.n as u64;
-        let arrival = self.next_arrival;
-        self.next_arrival += 1;
-        let shared = spec.n > 1 && spec.prompt.len() > 1 && self.config.checkpoints > 0;
-        let mut others = Vec::new();
-        for index in 0..spec.n {
-            let request = self.new_request(&spec, first.completion(index), arrival, index, shared.then_some(first));
-            let rank = request.rank;
-            let key = self.requests.insert(request);
-            if shared && index > 0 {
-                others.push(key);
-            } else {
-                self.waiting.insert(rank, key);
-            }
-        }
-        if shared {
-            let key = self.requests.find(first).expect("it was just added");
-            self.families.insert(first, Family { stage: Stage::Prompt { first: key, others } });
-        }
-        Ok(first)
     }
 
     /// Ends a request without a result, wherever it is. Rows in flight are discarded when they come. Returns whether there
@@ -242,7 +217,8 @@ impl Scheduler {
     pub fn stats(&self) -> Stats {
         Stats {
             running: self.running.len(),
-            waiting: self.requests.len() - self.running.len(),
+            waiting: self.waiting(),
+            waiting_tokens: self.waiting_tokens,
             in_flight: self.in_flight.len(),
             usable_pages: self.config.usable_pages(),
             free_pages: self.kv.pool.free(),
@@ -254,66 +230,6 @@ impl Scheduler {
             preemptions: self.counters.preemptions,
             discarded_rows: self.counters.discarded_rows,
             steps: self.planned.0,
-        }
-    }
-
-    fn check(&self, spec: &RequestSpec<'_>) -> Result<(), AddError> {
-        let (prompt, max_tokens) = (spec.prompt.len(), spec.max_tokens);
-        if prompt == 0 {
-            return Err(AddError::EmptyPrompt);
-        }
-        for (name, value) in [("max_tokens", max_tokens), ("n", spec.n)] {
-            if value == 0 {
-                return Err(AddError::NoOutput { name });
-            }
-        }
-        let max_model_len = self.config.max_model_len;
-        let total = prompt.saturating_add(max_tokens);
-        if total > max_model_len {
-            return Err(AddError::TooLong { prompt, max_tokens, max_model_len });
-        }
-        let needed = self.config.pages_of(total - 1);
-        let available = self.config.usable_pages();
-        if needed > available {
-            let longest = available * self.config.page_tokens + 1;
-            return Err(AddError::NeverFits { prompt, max_tokens, needed, available, longest });
-        }
-        Ok(())
-    }
-
-    fn new_request(
-        &self,
-        spec: &RequestSpec<'_>,
-        id: RequestId,
-        arrival: u64,
-        completion: usize,
-        family: Option<RequestId>,
-    ) -> Request {
-        let priority = match self.config.policy {
-            Policy::Fcfs => 0,
-            Policy::Priority => spec.priority,
-        };
-        Request {
-            id,
-            rank: (priority, arrival, completion as u32),
-            ledger: Ledger::new(spec.prompt.len(), self.config.depth),
-            tokens: spec.prompt.to_vec(),
-            max_len: spec.prompt.len() + spec.max_tokens,
-            pages: Vec::new(),
-            slot: None,
-            last_step: StepId(0),
-            sample_row: 0,
-            preemptions: 0,
-            reserved: false,
-            cached_tokens: None,
-            prompt_logits: spec.prompt_logits && completion == 0,
-            prompt_logits_done: 0,
-            root: root_hash(&self.config.cache_seed, spec.cache_salt),
-            attachments: spec.attachments.to_vec(),
-            hashes: Vec::new(),
-            registered: 0,
-            chain: None,
-            family,
         }
     }
 
@@ -385,10 +301,13 @@ impl Scheduler {
         self.leave_family(key);
         let request = self.requests.remove(key);
         self.waiting.remove(&request.rank);
-        if let Some(slot) = request.slot {
-            let at = self.running.iter().position(|&k| k == key).expect("whoever has a slot is running");
-            self.running.remove(at);
-            self.slots.release(slot, request.last_step);
+        match request.slot {
+            Some(slot) => {
+                let at = self.running.iter().position(|&k| k == key).expect("whoever has a slot is running");
+                self.running.remove(at);
+                self.slots.release(slot, request.last_step);
+            }
+            None => self.waiting_tokens -= request.ledger.len(),
         }
         self.kv.release_all(&request.pages, request.last_step);
         request

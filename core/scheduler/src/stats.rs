@@ -7,6 +7,8 @@ pub struct Stats {
     pub running: usize,
     /// Requests that wait, preempted ones and completions that wait for their prompt included.
     pub waiting: usize,
+    /// Tokens of those, prompts and outputs so far; the completions of a request count one by one.
+    pub waiting_tokens: usize,
     /// Steps in flight.
     pub in_flight: usize,
     /// Pages that requests can have.

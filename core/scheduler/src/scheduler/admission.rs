@@ -118,6 +118,7 @@ impl Scheduler {
         request.slot = self.slots.take();
         request.reserved = reserve;
         request.pages.extend_from_slice(&self.hit);
+        self.waiting_tokens -= request.ledger.len();
         request.cached_tokens.get_or_insert(start.tokens);
         if start.tokens > 0 {
             request.ledger.skip(start.tokens);

@@ -204,6 +204,7 @@ impl Scheduler {
         let slot = request.slot.take().expect("running requests have slots");
         self.slots.release(slot, request.last_step);
         request.ledger.restart();
+        self.waiting_tokens += request.ledger.len();
         request.preemptions += 1;
         self.counters.preemptions += 1;
         self.preempted.push(request.id);

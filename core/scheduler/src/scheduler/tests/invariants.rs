@@ -72,6 +72,8 @@ impl Scheduler {
             request.pages.iter().for_each(|&page| pages[page as usize] += 1);
         }
         assert_eq!(self.requests.len(), self.running.len() + self.waiting.len() + parked.len());
+        let off_duty = self.requests.iter().filter(|(_, request)| request.slot.is_none());
+        assert_eq!(self.waiting_tokens, off_duty.map(|(_, request)| request.tokens.len()).sum::<usize>());
         assert!(self.running.is_sorted_by_key(|&key| self.requests[key].rank));
         assert!(self.running.len() <= self.config.max_num_seqs);
         self.kv.pool.check(self.config.reserved_pages, &pages);

@@ -11,8 +11,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use crate::config::{Policy, SchedulerConfig};
+use crate::error::AddError;
 use crate::prefix::page_hash;
-use crate::request::RequestSpec;
+use crate::request::{Attachment, RequestSpec};
 
 use super::world::{Seen, World};
 
@@ -24,7 +25,17 @@ const SEED: &str = "DEEPINFER_SCHEDULER_SEED";
 
 #[derive(Debug, Clone)]
 enum Event {
-    Add { prompt: usize, variant: u32, max_tokens: usize, stop_at: usize, n: usize, priority: i32, logits: bool },
+    Add {
+        prompt: usize,
+        variant: u32,
+        max_tokens: usize,
+        stop_at: usize,
+        n: usize,
+        priority: i32,
+        logits: bool,
+        salt: u8,
+        image: Option<usize>,
+    },
     Schedule,
     Complete,
     Abort(usize),
@@ -34,8 +45,10 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let add = (1..40_usize, 0..4_u32, 1..30_usize, 1..60_usize, 0..8_usize, -1..2_i32, 0..8_u32).prop_map(
-        |(prompt, variant, max_tokens, stop_at, n, priority, logits)| Event::Add {
+    let sizes = (1..40_usize, 0..4_u32, 1..30_usize, 1..60_usize, 0..8_usize);
+    let rest = (-1..2_i32, 0..8_u32, 0..4_u8, 0..120_usize);
+    let add = (sizes, rest).prop_map(|((prompt, variant, max_tokens, stop_at, n), (priority, logits, salt, image))| {
+        Event::Add {
             prompt,
             variant,
             max_tokens,
@@ -43,8 +56,10 @@ fn event() -> impl Strategy<Value = Event> {
             n: [1, 1, 1, 1, 1, 2, 3, 4][n],
             priority,
             logits: logits == 0,
-        },
-    );
+            salt,
+            image: (image < prompt).then_some(image),
+        }
+    });
     prop_oneof![
         8 => add,
         40 => Just(Event::Schedule),
@@ -60,7 +75,9 @@ fn config() -> impl Strategy<Value = (SchedulerConfig, bool)> {
     let sizes = (2..6_usize, 4..40_usize, 0..2_usize, 1..7_usize, 0..3_usize, 0..8_usize);
     let limits = (1..4_usize, 0..3_usize, 0..30_usize, 0..12_usize, 0..4_u32, 1..4_usize);
     let switches = (any::<bool>(), 0..4_u32, 0..5_u32, 0..4_u32, prop_oneof![Just(0.0), Just(0.1), Just(0.5)]);
-    (sizes, limits, switches).prop_map(|(sizes, limits, (priority, pure, caching, weak_hash, watermark))| {
+    let queue = (0..40_usize, 0..400_usize);
+    (sizes, limits, switches, queue).prop_map(|(sizes, limits, switches, (queued_requests, queued_tokens))| {
+        let (priority, pure, caching, weak_hash, watermark) = switches;
         let (page_tokens, pages, reserved_pages, max_num_seqs, spare_slots, checkpoints) = sizes;
         let (depth, drafts, extra_budget, long_prefill_token_threshold, reserve_after, checkpoint_pages) = limits;
         let draft_tokens = drafts.min(page_tokens - 1);
@@ -70,6 +87,9 @@ fn config() -> impl Strategy<Value = (SchedulerConfig, bool)> {
             long_prefill_token_threshold,
             policy: if priority { Policy::Priority } else { Policy::Fcfs },
             watermark,
+            // Most cases have no limit that matters.
+            max_num_queued_reqs: (queued_requests < 10).then_some(queued_requests),
+            max_num_queued_tokens: (queued_tokens < 100).then_some(queued_tokens),
             pure_steps: pure == 0,
             depth,
             draft_tokens,
@@ -92,13 +112,33 @@ fn run(config: SchedulerConfig, weak_hash: bool, events: &[Event]) -> (u64, Seen
     let mut world = World::with_hash(config, hash);
     for event in events {
         match *event {
-            Event::Add { prompt, variant, max_tokens, stop_at, n, priority, logits } => {
+            Event::Add { prompt, variant, max_tokens, stop_at, n, priority, logits, salt, image } => {
                 // Prompts of one variant are beginnings of each other.
                 let tokens: Vec<u32> = (0..prompt as u32).map(|at| (at * (variant + 1)) % 5).collect();
-                let spec = RequestSpec { n, priority, prompt_logits: logits, ..RequestSpec::new(&tokens, max_tokens) };
-                let config = world.scheduler.config();
+                // Half of the requests have no salt.
+                let salt = [&[][..], &[], &[1], &[2]][usize::from(salt)];
+                let attachment = image.map(|position| Attachment { position, digest: 7 });
+                let spec = RequestSpec {
+                    n,
+                    priority,
+                    prompt_logits: logits,
+                    cache_salt: salt,
+                    attachments: attachment.as_slice(),
+                    ..RequestSpec::new(&tokens, max_tokens)
+                };
+                let (config, stats) = (world.scheduler.config(), world.scheduler.stats());
                 let fits = config.pages_of(prompt + max_tokens - 1) <= config.usable_pages();
-                assert_eq!(world.add_stopping(spec, stop_at).is_ok(), fits);
+                let queued = [
+                    (stats.waiting + n, config.max_num_queued_reqs),
+                    (stats.waiting_tokens + n * prompt, config.max_num_queued_tokens),
+                ];
+                let has_room =
+                    stats.waiting == 0 || queued.iter().all(|(then, most)| most.is_none_or(|most| *then <= most));
+                let added = world.add_stopping(spec, stop_at);
+                assert_eq!(added.is_ok(), fits && has_room);
+                if let Err(AddError::QueueFull { .. }) = added {
+                    world.seen.queue_full += 1;
+                }
             }
             Event::Schedule => _ = world.schedule(),
             Event::Complete => _ = world.complete(),

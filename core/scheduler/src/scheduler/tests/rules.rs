@@ -215,6 +215,46 @@ fn requests_that_cannot_run_are_refused_with_numbers() {
 }
 
 #[test]
+fn a_queue_takes_no_more_than_allowed() {
+    let limits = SchedulerConfig { max_num_queued_reqs: Some(2), ..config(100, 1) };
+    let mut world = World::new(limits);
+    let (a, b) = (add(&mut world, 3, 2), add(&mut world, 3, 2));
+    let full = AddError::QueueFull { name: "max_num_queued_reqs", unit: "requests", waiting: 2, added: 1, most: 2 };
+    assert_eq!(world.add(RequestSpec::new(&[1], 1)), Err(full.clone()));
+    assert_eq!(
+        full.to_string(),
+        "2 requests wait already and this request adds 1, but max_num_queued_reqs is 2; try again later"
+    );
+    // What runs does not wait.
+    assert_eq!(step(&mut world), [(a, 0, 3)]);
+    let c = add(&mut world, 3, 2);
+    assert!(world.add(RequestSpec::new(&[1], 1)).is_err());
+    // A preempted request waits again, and is not refused for it.
+    assert!(world.scheduler.preempt(a));
+    assert_eq!((world.scheduler.stats().waiting, world.scheduler.stats().waiting_tokens), (3, 10));
+    world.abort(a);
+    world.abort(b);
+    world.abort(c);
+    // An empty queue takes whatever fits.
+    world.add(RequestSpec { n: 4, ..RequestSpec::new(&[1, 2], 1) }).expect("nothing waits");
+    world.drain();
+    world.check_nothing_leaked();
+
+    let mut world = World::new(SchedulerConfig { max_num_queued_tokens: Some(10), ..config(100, 1) });
+    add(&mut world, 30, 2);
+    let full = AddError::QueueFull { name: "max_num_queued_tokens", unit: "tokens", waiting: 30, added: 1, most: 10 };
+    assert_eq!(world.add(RequestSpec::new(&[1], 1)), Err(full));
+    step(&mut world);
+    add(&mut world, 4, 2);
+    let three = RequestSpec { n: 3, ..RequestSpec::new(&[1, 2, 3], 1) };
+    let full = AddError::QueueFull { name: "max_num_queued_tokens", unit: "tokens", waiting: 4, added: 9, most: 10 };
+    assert_eq!(world.add(three), Err(full));
+    world.add(RequestSpec { n: 2, ..three }).expect("ten tokens wait then");
+    world.drain();
+    world.check_nothing_leaked();
+}
+
+#[test]
 fn configurations_that_cannot_work_are_refused() {
     let valid = config(10, 4);
     let refused = |config: SchedulerConfig| Scheduler::new(config).expect_err("it cannot work").to_string();

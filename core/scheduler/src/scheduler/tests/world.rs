@@ -9,11 +9,12 @@ use crate::prefix::{HashFn, page_hash};
 use crate::request::{Finish, Finished, Outcome, RequestId, RequestSpec};
 use crate::scheduler::Scheduler;
 
-use super::device::{Device, drafts, next_token};
+use super::device::{Content, Device, drafts, next_token};
 
 /// A request as its sender sees it, and a ledger kept by adding up what happened.
 pub(super) struct Client {
     pub(super) tokens: Vec<u32>,
+    content: Content,
     prompt: usize,
     max_tokens: usize,
     /// Length of the output at which the sender finds a stop.
@@ -41,6 +42,8 @@ pub(super) struct Seen {
     pub(super) device_tokens: u64,
     pub(super) unverified_starts: u64,
     pub(super) hits: u64,
+    /// Hits of requests with a salt or attachments.
+    pub(super) content_hits: u64,
     pub(super) forks: u64,
     pub(super) saves: u64,
     /// Preemptions for want of pages.
@@ -49,13 +52,38 @@ pub(super) struct Seen {
     pub(super) reserved: u64,
     pub(super) discarded_rows: u64,
     pub(super) stops: u64,
+    /// Requests that were refused because too many waited.
+    pub(super) queue_full: u64,
 }
 
 impl Seen {
-    fn counts(&mut self) -> [&mut u64; 9] {
-        let Self { device_tokens, unverified_starts, hits, forks, saves, preemptions, reserved, discarded_rows, stops } =
-            self;
-        [device_tokens, unverified_starts, hits, forks, saves, preemptions, reserved, discarded_rows, stops]
+    fn counts(&mut self) -> [&mut u64; 11] {
+        let Self {
+            device_tokens,
+            unverified_starts,
+            hits,
+            content_hits,
+            forks,
+            saves,
+            preemptions,
+            reserved,
+            discarded_rows,
+            stops,
+            queue_full,
+        } = self;
+        [
+            device_tokens,
+            unverified_starts,
+            hits,
+            content_hits,
+            forks,
+            saves,
+            preemptions,
+            reserved,
+            discarded_rows,
+            stops,
+            queue_full,
+        ]
     }
 
     pub(super) fn add(&mut self, other: &Self) {
@@ -114,6 +142,7 @@ impl World {
         for index in 0..spec.n {
             let client = Client {
                 tokens: spec.prompt.to_vec(),
+                content: Content::of(&spec),
                 prompt: spec.prompt.len(),
                 max_tokens: spec.max_tokens,
                 stop_at,
@@ -163,12 +192,13 @@ impl World {
             self.seen.device_tokens += u64::from(request.source != TokenSource::Host);
             self.seen.unverified_starts += u64::from(request.unverified > 0);
             self.seen.hits += u64::from(request.restore.is_some());
+            self.seen.content_hits += u64::from(request.restore.is_some() && client.content != Content::default());
             self.seen.saves += u64::from(request.save.is_some());
         }
         self.seen.forks += plan.page_copies().len() as u64;
         self.told_preemptions += plan.preempted().len() as u64;
         assert_eq!(self.told_preemptions, self.scheduler.stats().preemptions, "plans tell of every preemption once");
-        self.device.run(&plan);
+        self.device.run(&plan, |id| &self.clients[&id].content);
         self.in_flight.push_back(plan);
         self.in_flight.back()
     }
@@ -302,7 +332,7 @@ fn take_results<'a>(client: &mut Client, request: &PlannedRequest, drawn: &'a [u
     let room = client.stop_at.min(client.max_tokens) - client.output();
     let taken = &drawn[..drawn.len().min(room).min(most)];
     for &token in taken {
-        assert_eq!(token, next_token(&client.tokens), "token {} of {:?}", client.output(), request.id);
+        assert_eq!(token, next_token(&client.tokens, &client.content), "token {} of {:?}", client.output(), request.id);
         client.tokens.push(token);
     }
     client.computed += rows - most.saturating_sub(taken.len().max(1));
