@@ -576,9 +576,6 @@ fn refusal(error: &AddError) -> RequestError {
         AddError::QueueFull { name, unit, waiting, added, most } => {
             RequestError::QueueFull { name, unit, waiting, added, most }
         }
-        AddError::QueueFull { name, unit, waiting, added, most } => {
-            RequestError::QueueFull { name, unit, waiting, added, most }
-        }
     }
 }
 
