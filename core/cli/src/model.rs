@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use deepinfer_engine::{BuildError, Engine, EngineConfig};
 use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
-use deepinfer_model::inspect::{ModelSummary, PlanInput};
 use deepinfer_model::tokenizer::Tokenizer;
-use deepinfer_model::{KvCache, LoadError, Model, Numerics};
+use deepinfer_model::{LoadError, Model, Numerics};
+use deepinfer_ops::Device;
 use deepinfer_runtime::{Choice, Runtime, SelectError, Selection};
-use indicatif::BinaryBytes;
 
 use crate::args::ModelArgs;
 use crate::embedded;
@@ -104,7 +103,9 @@ impl ChosenModel {
     pub(crate) fn load(&self, config: EngineConfig) -> Result<Engine, Failure> {
         let runtime = Runtime::from_environment().map_err(Failure::input)?;
         let device = runtime.open(&resolve(&runtime, &self.selection)?).map_err(Failure::input)?;
-        terminal::note(|| memory_note(&self.checkpoint, &self.numerics));
+        let (free, _) = device.memory().map_err(Failure::fault)?;
+        let plan = config.plan(&self.checkpoint, self.numerics, free).map_err(unplanned)?;
+        terminal::note(|| format!("{}\n  {}", self.checkpoint.origin(), plan.to_string().trim_end()));
 
         let bar = terminal::bytes_bar("loading");
         let loaded = Model::load(Rc::new(device), &self.checkpoint, self.numerics, &mut |done, total| {
@@ -117,11 +118,15 @@ impl ChosenModel {
             LoadError::Checkpoint(_) => Failure::input(error),
         })?;
         warn(&warnings);
-        let built = Engine::builder(model).tokenizer(self.tokenizer.clone()).config(config).build();
-        built.map_err(|error| match &error {
-            BuildError::Device(_) => Failure::fault(error),
-            _ => Failure::input(error),
-        })
+        Engine::builder(model).tokenizer(self.tokenizer.clone()).plan(plan).build().map_err(unplanned)
+    }
+}
+
+/// Why there is no engine: what was asked for, or the device.
+fn unplanned(error: BuildError) -> Failure {
+    match error {
+        BuildError::Device(_) => Failure::fault(error),
+        _ => Failure::input(error),
     }
 }
 
@@ -139,21 +144,6 @@ fn resolve(runtime: &Runtime, selection: &Selection) -> Result<Selection, Failur
     let chosen = chosen.map_err(Failure::input)?;
     let choice = Choice::Path(survey.candidates()[chosen.index].file().to_owned());
     Ok(Selection { choice, device: chosen.device, options: String::new() })
-}
-
-/// What the model takes: weights, and the caches of a request.
-fn memory_note(checkpoint: &Checkpoint, numerics: &Numerics) -> String {
-    let config = checkpoint.config();
-    let plan = ModelSummary::of_checkpoint(checkpoint, PlanInput::for_full_context(config)).plan;
-    // The plan's caches are those of the deployed formats.
-    let context = config.max_position_embeddings;
-    let caches = KvCache::bytes_for(config, numerics, KvCache::pages_for(context), 1);
-    format!(
-        "{}: {} of weights, and {} of caches for a full context of {context} tokens",
-        checkpoint.origin(),
-        BinaryBytes(plan.weight_bytes),
-        BinaryBytes(caches),
-    )
 }
 
 /// A checkpoint of another kind can hold thousands of tensors that are not used; the first ones tell enough.

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use deepinfer_model::memory_plan::MemoryPlanError;
 use deepinfer_model::tokenizer::Tokenizer;
-use deepinfer_model::{KvCache, Model, StateStore};
+use deepinfer_model::{KvCache, LoadError, Model, StateStore};
 use deepinfer_ops::OpError;
-use deepinfer_scheduler::{ConfigError, PAGE_TOKENS, Policy, Scheduler, SchedulerConfig};
+use deepinfer_scheduler::{ConfigError, Policy, Scheduler, SchedulerConfig};
 
 use crate::engine::{Engine, NoHook, Parts, StepHook};
+use crate::memory::{EnginePlan, advice};
 use crate::observer::LogitsObserver;
 use crate::request::Request;
 use crate::sampler::Sampler;
@@ -28,8 +30,8 @@ pub struct EngineConfig {
     pub long_prefill_token_threshold: usize,
     /// Most tokens of a request, prompt and output together; `None` is the model's context.
     pub max_model_len: Option<usize>,
-    /// Pages of 128 tokens for all requests; `None` is what `max_num_seqs` requests of full length need, or as many as
-    /// `memory_utilization` leaves room for.
+    /// Pages of 128 tokens for all requests, which bound the length of one; `None` is what `max_num_seqs` requests of full
+    /// length need, or as many as `memory_utilization` leaves room for, which must be enough for one of them.
     pub pages: Option<usize>,
     /// Part of the memory that is free when the engine is built which its caches may take, above 0 and at most 1.
     pub memory_utilization: f64,
@@ -127,7 +129,7 @@ impl EngineConfig {
 }
 
 /// Why an engine cannot be built.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// The limits contradict each other.
     #[error(transparent)]
@@ -142,29 +144,17 @@ pub enum BuildError {
         /// `max_position_embeddings`.
         context: usize,
     },
-    /// The part of the memory is none.
-    #[error("memory_utilization is {value}, but must be above 0 and at most 1")]
-    Utilization {
-        /// What was asked for.
-        value: f64,
+    /// The memory is not enough.
+    #[error("{source}{}", advice(source, *fits))]
+    Memory {
+        /// What is missing.
+        source: MemoryPlanError,
+        /// Most requests at a time that would fit, all else being equal.
+        fits: Option<usize>,
     },
-    /// No page fits.
-    #[error(
-        "the caches may take {available} bytes, but {fixed} are needed for {slots} state slots and {checkpoints} \
-         checkpoints, and {page} for a page; lower max_num_seqs or checkpoints, or raise memory_utilization"
-    )]
-    NoMemory {
-        /// Bytes that are free, times `memory_utilization`.
-        available: u64,
-        /// Bytes of state slots and checkpoints.
-        fixed: u64,
-        /// State slots.
-        slots: usize,
-        /// Checkpoints.
-        checkpoints: usize,
-        /// Bytes of a page.
-        page: u64,
-    },
+    /// The checkpoint is refused, or the host cannot hold what describes it.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// The device is at fault.
     #[error(transparent)]
     Device(#[from] OpError),
@@ -183,13 +173,15 @@ pub struct EngineBuilder {
     model: Model,
     tokenizer: Option<Arc<Tokenizer>>,
     config: EngineConfig,
+    plan: Option<EnginePlan>,
     hook: Box<dyn StepHook>,
     observer: Option<Box<dyn LogitsObserver>>,
 }
 
 impl EngineBuilder {
     pub(crate) fn new(model: Model) -> Self {
-        Self { model, tokenizer: None, config: EngineConfig::default(), hook: Box::new(NoHook), observer: None }
+        let config = EngineConfig::default();
+        Self { model, tokenizer: None, config, plan: None, hook: Box::new(NoHook), observer: None }
     }
 
     /// The tokenizer of the model, without which there is no text and no stop string.
@@ -203,6 +195,14 @@ impl EngineBuilder {
     #[must_use]
     pub fn config(mut self, config: EngineConfig) -> Self {
         self.config = config;
+        self
+    }
+
+    /// What [`EngineConfig::plan`] made of limits and memory before this model was loaded. It takes the place of
+    /// [`EngineBuilder::config`].
+    #[must_use]
+    pub fn plan(mut self, plan: EnginePlan) -> Self {
+        self.plan = Some(plan);
         self
     }
 
@@ -220,27 +220,20 @@ impl EngineBuilder {
         self
     }
 
-    /// Allocates the caches.
+    /// Allocates the caches, and the temporaries of the largest step. Without a plan, they are those that the memory beside
+    /// the model allows.
     ///
     /// # Errors
     /// The configuration contradicts itself, or the device has not enough memory.
     pub fn build(self) -> Result<Engine, BuildError> {
-        let Self { model, tokenizer, config, hook, observer } = self;
-        let context = model.config().max_position_embeddings;
-        let max_model_len = config.max_model_len.unwrap_or(context);
-        if !(2..=context).contains(&max_model_len) {
-            return Err(BuildError::MaxModelLen { value: max_model_len, context });
-        }
-        if !(config.memory_utilization > 0.0 && config.memory_utilization <= 1.0) {
-            return Err(BuildError::Utilization { value: config.memory_utilization });
-        }
-        // A few more than requests, so that a new one need not wait for the last step of one that has ended.
-        let state_slots = config.max_num_seqs + config.max_num_seqs / 5 + 1;
-        let checkpoints = config.checkpoints.unwrap_or(2 * config.max_num_seqs);
-        let pages = match config.pages {
-            Some(pages) => pages,
-            None => pages_that_fit(&model, &config, max_model_len, state_slots, checkpoints)?,
+        let Self { model, tokenizer, config, plan, hook, observer } = self;
+        let plan = match plan {
+            Some(plan) => plan,
+            None => config.plan_beside(&model)?,
         };
+        let EnginePlan { ref config, max_model_len, .. } = plan;
+        let memory = plan.memory();
+        let (pages, state_slots, checkpoints) = (memory.pages, memory.request.slots, memory.request.checkpoints);
         let scheduler = Scheduler::new(SchedulerConfig {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
@@ -263,27 +256,7 @@ impl EngineBuilder {
         let cache = KvCache::new(&device, model.config(), model.numerics(), pages, state_slots)?;
         let store = StateStore::new(&device, model.config(), model.numerics(), checkpoints)?;
         let sampler = Sampler::new(device.as_ref(), config.max_num_seqs)?;
+        model.arena().reserve(usize::try_from(memory.needs.temporaries).unwrap_or(usize::MAX))?;
         Ok(Engine::new(Parts { model, tokenizer, cache, store, scheduler, sampler, hook, observer, max_model_len }))
-    }
-}
-
-/// Pages for `max_num_seqs` requests of full length, or as many as there is room for.
-fn pages_that_fit(
-    model: &Model,
-    config: &EngineConfig,
-    max_model_len: usize,
-    slots: usize,
-    checkpoints: usize,
-) -> Result<usize, BuildError> {
-    let (free, _) = model.device().memory()?;
-    let available = (free as f64 * config.memory_utilization) as u64;
-    let slot = KvCache::slot_bytes(model.config(), model.numerics());
-    let page = KvCache::page_bytes(model.config(), model.numerics());
-    let fixed = slot * (slots + checkpoints) as u64;
-    let room = (available.saturating_sub(fixed) / page.max(1)) as usize;
-    let wanted = config.max_num_seqs * max_model_len.div_ceil(PAGE_TOKENS);
-    match wanted.min(room) {
-        0 => Err(BuildError::NoMemory { available, fixed, slots, checkpoints, page }),
-        pages => Ok(pages),
     }
 }

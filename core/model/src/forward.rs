@@ -53,7 +53,7 @@ pub struct Model {
     device: Rc<dyn Device>,
     config: ModelConfig,
     numerics: Numerics,
-    weights: Weights,
+    weights: Rc<Weights>,
     engram: Option<EngramTables>,
     window_frequencies: Tensor,
     compressed_frequencies: Tensor,
@@ -120,7 +120,7 @@ impl Model {
             device,
             config,
             numerics,
-            weights,
+            weights: Rc::new(weights),
             engram,
             window_frequencies,
             compressed_frequencies,
@@ -128,6 +128,22 @@ impl Model {
             arena,
             pack,
         })
+    }
+
+    /// The same model for a device that computes nothing: for what its steps need of memory. The tensors are not copied.
+    pub(crate) fn outline_of(&self, device: Rc<dyn Device>) -> Self {
+        Self {
+            arena: Arena::new(device.clone()),
+            device,
+            config: self.config.clone(),
+            numerics: self.numerics,
+            weights: self.weights.clone(),
+            engram: self.engram.clone(),
+            window_frequencies: self.window_frequencies.clone(),
+            compressed_frequencies: self.compressed_frequencies.clone(),
+            vocabulary: self.vocabulary.clone(),
+            pack: RefCell::default(),
+        }
     }
 
     /// Configuration.

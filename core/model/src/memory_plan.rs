@@ -72,6 +72,20 @@ impl MemoryNeeds {
         Self::measure(config, numerics, &tensor_specs(config), limits)
     }
 
+    /// Needs of an engine whose model is on its device already: its weights count as nothing.
+    ///
+    /// # Errors
+    /// As [`MemoryNeeds::of_checkpoint`].
+    ///
+    /// # Panics
+    /// As [`MemoryNeeds::of_checkpoint`].
+    pub fn of_model(model: &Model, limits: &StepLimits) -> Result<Self, OpError> {
+        let temporaries = largest_step(&model.outline_of(Rc::new(CountingDevice::new())), limits)? as u64;
+        let (config, numerics) = (model.config(), model.numerics());
+        let (slot, page) = (KvCache::slot_bytes(config, numerics), KvCache::page_bytes(config, numerics));
+        Ok(Self { weights: 0, temporaries, slot, page })
+    }
+
     fn measure(
         config: &ModelConfig,
         numerics: Numerics,

@@ -12,6 +12,7 @@ use crate::config::ModelConfig;
 use crate::weights::{EngramWeights, LoadError};
 
 /// The hash of the n-grams, on the device.
+#[derive(Clone)]
 pub(super) struct EngramTables {
     token_map: Tensor,
     multipliers: Tensor,

@@ -9,6 +9,7 @@ use deepinfer_ops::{Arena, Device, Format, OpError, Tensor};
 use crate::step::LateTokens;
 
 /// All token ids in order. A gather from it gives 0 for what is none: no op has to take an id that does not exist.
+#[derive(Clone)]
 pub(super) struct Vocabulary {
     ids: Tensor,
 }
