@@ -372,15 +372,15 @@ impl Engine {
             }
         }
         let mut raw = Vec::new();
+        for (at, position, first, count) in prompt_rows {
+            raw.push((at, RawLogits::Before(position, device.download_later(&logits.rows(first, count))?)));
+        }
         for (at, planned) in plan.requests().iter().enumerate() {
             let wanted = self.observer.is_some()
                 || self.sequences.get(&planned.id).is_some_and(|(_, sequence)| sequence.wants_logits());
             if let Some(row) = planned.sample_row.filter(|_| wanted) {
                 raw.push((at, RawLogits::Drawn(device.download_later(&logits.rows(row as usize, 1))?)));
             }
-        }
-        for (at, position, first, count) in prompt_rows {
-            raw.push((at, RawLogits::Before(position, device.download_later(&logits.rows(first, count))?)));
         }
         Ok((logits.rows(0, samples), raw))
     }

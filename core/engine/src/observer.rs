@@ -7,7 +7,7 @@ use crate::RequestId;
 /// Every row of every request then has logits, which costs the head of the model and a copy to the host for each; an engine
 /// without an observer pays nothing.
 pub trait LogitsObserver {
-    /// A row has run. Rows of a request come in the order of their steps, before the token that is drawn from the last of them
+    /// A row has run. Rows of a request come in order, before the token that is drawn from the last of them
     /// comes as an [`Event`](crate::Event). After a preemption rows run again and are seen again; what ran for a request that
     /// had ended or was preempted meanwhile is not.
     fn row(&mut self, row: &ObservedRow<'_>);
