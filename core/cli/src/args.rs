@@ -36,6 +36,8 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Generate(GenerateArgs),
+    #[cfg(feature = "chat")]
+    Chat(crate::chat::ChatArgs),
     Inspect(InspectArgs),
     Backends(BackendsArgs),
     Doctor(DoctorArgs),

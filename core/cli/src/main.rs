@@ -9,6 +9,8 @@
 mod args;
 mod backends;
 mod batch;
+#[cfg(feature = "chat")]
+mod chat;
 mod doctor;
 mod embedded;
 mod failure;
@@ -64,6 +66,8 @@ fn main() -> ExitCode {
     let _panic = CodeOfPanic;
     let code = ended(match &arguments.command {
         Command::Generate(args) => generate::run(args, started),
+        #[cfg(feature = "chat")]
+        Command::Chat(args) => chat::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Backends(args) => backends::run(args),
         Command::Doctor(args) => doctor::run(args),
