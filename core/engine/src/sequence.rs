@@ -20,13 +20,17 @@ pub(crate) struct Shared {
     pub(crate) seed: u64,
     /// Most output tokens.
     pub(crate) limit: usize,
+    inv_temperature: f32,
+    min_p_log: f32,
     adjustments: Adjustments,
 }
 
 impl Shared {
     pub(crate) fn new(request: Request, config: &ModelConfig, seed: u64, limit: usize) -> Rc<Self> {
-        let adjustments = Adjustments::new(&request.params, config, &request.prompt_token_ids);
-        Rc::new(Self { request, seed, limit, adjustments })
+        let params = &request.params;
+        let (inv_temperature, min_p_log) = (params.inv_temperature(), params.min_p_log());
+        let adjustments = Adjustments::new(params, config, &request.prompt_token_ids);
+        Rc::new(Self { request, seed, limit, inv_temperature, min_p_log, adjustments })
     }
 
     /// Tokens of the prompt.
@@ -136,11 +140,11 @@ impl Sequence {
         let seen = self.seen.list();
         let penalty = |value, off| if seen.is_some() { value } else { off };
         SampleRow {
-            inv_temperature: params.inv_temperature(),
+            inv_temperature: self.shared.inv_temperature,
             seed: self.shared.seed,
             position: self.shared.prompt_len() + output_len,
             child: self.index,
-            min_p_log: params.min_p_log(),
+            min_p_log: self.shared.min_p_log,
             top_k: params.top_k,
             top_p: params.top_p,
             repetition: penalty(params.repetition_penalty, 1.0),

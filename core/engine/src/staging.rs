@@ -36,12 +36,14 @@ impl Staging {
         &mut self,
         format: Format,
         shape: &[usize],
-        values: impl Iterator<Item = [u8; N]>,
+        mut values: impl Iterator<Item = [u8; N]>,
     ) -> ArrayId {
         let start = self.bytes.len().next_multiple_of(ALIGN);
-        self.bytes.resize(start, 0);
-        values.for_each(|value| self.bytes.extend_from_slice(&value));
-        debug_assert_eq!(self.bytes.len() - start, Tensor::bytes_of(format, shape), "{format}{shape:?}");
+        self.bytes.resize(start + Tensor::bytes_of(format, shape), 0);
+        for place in self.bytes[start..].as_chunks_mut::<N>().0 {
+            *place = values.next().expect("a value for every place of the shape");
+        }
+        debug_assert!(values.next().is_none(), "more values than {format}{shape:?} has places");
         let mut dims = [1; 2];
         dims[..shape.len()].copy_from_slice(shape);
         self.arrays.push(Array { start, format, shape: dims, rank: shape.len() });

@@ -307,6 +307,16 @@ fn window_in_chunk(start: usize, history_end: usize, chunk_base: usize, position
     fill_run(chunk, chunk_base + (first + before - start));
 }
 
+/// A compression group whose last token is in this step.
+struct EndedGroup {
+    /// Row of the last token.
+    row: u32,
+    /// Position of the first.
+    position: u32,
+    /// Where its entry goes.
+    slot: u32,
+}
+
 /// [`RatioStep`] before it is uploaded.
 struct PackedRatio {
     entries: usize,
@@ -318,33 +328,33 @@ struct PackedRatio {
 
 impl PackedRatio {
     fn new(ratio: usize, requests: &[RequestRows<'_>], rows: usize, pack: &mut Pack) -> Result<Self, OpError> {
-        // Entry j exists for a row once its group is complete.
-        let groups_of = |r: &RequestRows<'_>| r.start / ratio..(r.start + r.tokens.len()) / ratio;
-        let entries = requests.iter().map(|r| groups_of(r).end).max().unwrap_or(0);
-        let (visible, out) = pack.words(&[rows])?;
-        for_each_request(requests, out, |_, r, out| {
-            store(out, (r.start..).map(|position| ((position + 1) / ratio) as u32));
-        });
-        let groups = requests.iter().map(|r| groups_of(r).len()).sum();
-        let (group_row, out) = pack.words(&[groups])?;
-        let mut first_row = 0;
-        let last_rows = requests.iter().flat_map(|r| {
-            let before = first_row;
-            first_row += r.tokens.len();
-            groups_of(r).map(move |group| (before + (group + 1) * ratio - 1 - r.start) as u32)
-        });
-        store(out, last_rows);
-        let (group_position, out) = pack.words(&[groups])?;
-        store(out, requests.iter().flat_map(groups_of).map(|group| (group * ratio) as u32));
-        let (group_slot, out) = pack.words(&[groups])?;
         let entries_per_page = PAGE_TOKENS / ratio;
-        let slots = requests.iter().flat_map(|r| {
-            groups_of(r).map(|group| {
-                let page = r.pages[group / entries_per_page] as usize;
-                (page * entries_per_page + group % entries_per_page) as u32
-            })
-        });
-        store(out, slots);
+        let mut groups: Vec<EndedGroup> = Vec::with_capacity(requests.len() + rows / ratio);
+        let (mut entries, mut row) = (0, 0);
+        let (visible, out) = pack.words(&[rows])?;
+        for request in requests {
+            // Entry j exists for a row once its group is complete. Divisions are slow: one for each request.
+            let mut group = request.start / ratio;
+            let mut group_end = (group + 1) * ratio;
+            for position in request.start..request.start + request.tokens.len() {
+                if position + 1 == group_end {
+                    let page = request.pages[group / entries_per_page] as usize;
+                    let slot = (page * entries_per_page + group % entries_per_page) as u32;
+                    groups.push(EndedGroup { row: row as u32, position: (group_end - ratio) as u32, slot });
+                    (group, group_end) = (group + 1, group_end + ratio);
+                }
+                out[row] = (group as u32).to_le_bytes();
+                row += 1;
+            }
+            entries = entries.max(group);
+        }
+        let mut column = |of: fn(&EndedGroup) -> u32| {
+            let (at, out) = pack.words(&[groups.len()])?;
+            store(out, groups.iter().map(of));
+            Ok::<_, OpError>(at)
+        };
+        let (group_row, group_position) = (column(|g| g.row)?, column(|g| g.position)?);
+        let group_slot = column(|g| g.slot)?;
         Ok(Self { entries, visible, group_row, group_position, group_slot })
     }
 

@@ -92,15 +92,19 @@ impl Arena {
     /// # Errors
     /// [`OpError::OutOfMemory`].
     pub fn tensor(&self, format: Format, shape: &[usize]) -> Result<Tensor, OpError> {
-        let (codes, at) = self.take(Tensor::bytes_of(format, shape))?;
-        let tensor = match Tensor::scale_shape(format, shape) {
-            None => Tensor::plain(&codes, at, format, shape),
-            Some(grid) => {
-                let (scales, scale_at) = self.take(grid.iter().product())?;
-                Tensor::quantized((&codes, at), (&scales, scale_at), format, shape)
+        let mut state = self.state.borrow_mut();
+        let codes = state.take(&*self.device, Tensor::bytes_of(format, shape))?;
+        let tensor = match Tensor::scale_bytes(format, shape) {
+            None => Tensor::plain(&state.chunks[codes.chunk], codes.offset, format, shape),
+            Some(bytes) => {
+                let scales = state.take(&*self.device, bytes)?;
+                let at = |mark: Mark| (&state.chunks[mark.chunk], mark.offset);
+                Tensor::quantized(at(codes), at(scales), format, shape)
             }
         };
-        if self.state.borrow().poison {
+        let poison = state.poison;
+        drop(state);
+        if poison {
             self.device.fill(&tensor, 0xFF)?;
             if tensor.scale().is_some() {
                 self.device.fill(&tensor.scale_as_bytes(), 0xFF)?;
@@ -108,26 +112,26 @@ impl Arena {
         }
         Ok(tensor)
     }
+}
 
-    fn take(&self, bytes: usize) -> Result<(Allocation, usize), OpError> {
-        let mut state = self.state.borrow_mut();
+impl State {
+    /// Where `bytes` bytes are free, which they are no longer.
+    fn take(&mut self, device: &dyn Device, bytes: usize) -> Result<Mark, OpError> {
         loop {
-            let Mark { chunk, offset } = state.at;
-            match state.chunks.get(chunk) {
-                Some(memory) if offset + bytes <= memory.bytes => {
-                    let memory = memory.clone();
-                    state.at.offset = (offset + bytes).next_multiple_of(ALIGN);
-                    let before: usize = state.chunks[..chunk].iter().map(|c| c.bytes).sum();
-                    state.peak = state.peak.max(before + state.at.offset);
-                    return Ok((memory, offset));
+            let found = self.at;
+            match self.chunks.get(found.chunk) {
+                Some(memory) if found.offset + bytes <= memory.bytes => {
+                    self.at.offset = (found.offset + bytes).next_multiple_of(ALIGN);
+                    let before: usize = self.chunks[..found.chunk].iter().map(|c| c.bytes).sum();
+                    self.peak = self.peak.max(before + self.at.offset);
+                    return Ok(found);
                 }
-                Some(_) => state.at = Mark { chunk: chunk + 1, offset: 0 },
+                Some(_) => self.at = Mark { chunk: found.chunk + 1, offset: 0 },
                 None => {
                     // Doubling keeps the number of chunks, and with it the memory lost at their ends, small.
-                    let reserved: usize = state.chunks.iter().map(|c| c.bytes).sum();
+                    let reserved: usize = self.chunks.iter().map(|c| c.bytes).sum();
                     let size = bytes.next_multiple_of(ALIGN).max(CHUNK_BYTES).max(reserved / 2);
-                    let memory = self.device.allocate(size)?;
-                    state.chunks.push(memory);
+                    self.chunks.push(device.allocate(size)?);
                 }
             }
         }

@@ -53,6 +53,16 @@ impl Tensor {
         format.scale_grid(shape)
     }
 
+    /// Bytes of the scales of a contiguous quantised tensor, one each; `None` for plain formats.
+    ///
+    /// # Panics
+    /// If the format is quantised and `shape` has fewer than two dimensions.
+    pub fn scale_bytes(format: Format, shape: &[usize]) -> Option<usize> {
+        let info = format.scale()?;
+        let [rest @ .., rows, columns] = shape else { panic!("{format} has at least two dimensions, not {shape:?}") };
+        Some(rest.iter().product::<usize>() * rows.div_ceil(info.rows) * columns.div_ceil(info.columns))
+    }
+
     /// A contiguous tensor of a plain format at `offset` bytes into an allocation.
     ///
     /// # Panics
@@ -73,9 +83,14 @@ impl Tensor {
         shape: &[usize],
     ) -> Tensor {
         let info = format.scale().unwrap_or_else(|| panic!("{format} has no scales"));
-        let grid = Self::scale_shape(format, shape).expect("a quantised format has a scale grid");
         let mut tensor = Self::raw(codes.0, codes.1, format.code_bits(), Some(format), shape);
-        tensor.scale = Some(Arc::new(Self::raw(scales.0, scales.1, (info.code, 8), None, &grid)));
+        let mut grid = [1; MAX_RANK];
+        grid[..shape.len()].copy_from_slice(shape);
+        let [.., rows, columns] = &mut grid[..shape.len()] else {
+            panic!("{format} has at least two dimensions, not {shape:?}")
+        };
+        (*rows, *columns) = (rows.div_ceil(info.rows), columns.div_ceil(info.columns));
+        tensor.scale = Some(Arc::new(Self::raw(scales.0, scales.1, (info.code, 8), None, &grid[..shape.len()])));
         tensor
     }
 
@@ -89,13 +104,14 @@ impl Tensor {
         let rank = dims.len();
         assert!(rank <= MAX_RANK, "{rank} dimensions; at most {MAX_RANK} are possible");
         let (mut shape, mut strides) = ([1; MAX_RANK], [1; MAX_RANK]);
-        let mut stride = 1;
+        let (mut stride, mut elements) = (1, 1);
         for dim in (0..rank).rev() {
             shape[dim] = dims[dim] as i64;
             strides[dim] = stride;
             stride *= shape[dim].max(1);
+            elements *= dims[dim];
         }
-        let bytes = (dims.iter().product::<usize>() * bits as usize).div_ceil(8);
+        let bytes = (elements * bits as usize).div_ceil(8);
         assert!(
             offset + bytes <= memory.bytes,
             "{bytes} bytes at {offset} do not fit an allocation of {} bytes",

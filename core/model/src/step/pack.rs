@@ -108,8 +108,9 @@ pub(super) fn store(out: &mut [[u8; 4]], values: impl Iterator<Item = u32>) {
 
 /// Writes `first`, `first + 1`, ...
 pub(super) fn fill_run(out: &mut [[u8; 4]], first: usize) {
+    // Counted by `enumerate`, which the compiler turns into vector code; an open range it does not.
     let first = first as u32;
-    out.iter_mut().zip(0_u32..).for_each(|(out, i)| *out = first.wrapping_add(i).to_le_bytes());
+    out.iter_mut().enumerate().for_each(|(i, out)| *out = first.wrapping_add(i as u32).to_le_bytes());
 }
 
 #[cfg(test)]
