@@ -5,6 +5,7 @@
  *     abort         it ends the process
  *     spin          it never returns
  *   entry=throw   the exception leaves the entry instead
+ *   silent=OP     this op promises nothing: neither determinism nor batch invariance
  * Its entry does not say that panics are contained. */
 #include <dlfcn.h>
 #include <unistd.h>
@@ -44,6 +45,7 @@ extern "C" int32_t deepinfer_backend_entry(const DiEntryRequest *request, DiEntr
   static DiOpEntry ops[256];
   static DiBackendApi api;
   const std::string inner = option(request->options, "inner"), fault = option(request->options, "fault");
+  const std::string silent = option(request->options, "silent");
   if (option(request->options, "entry") == "throw") throw std::runtime_error("a bug of the entry");
   void *library = inner.empty() ? nullptr : dlopen(inner.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return DI_E_INVALID;
@@ -57,6 +59,8 @@ extern "C" int32_t deepinfer_backend_entry(const DiEntryRequest *request, DiEntr
     const auto *entry = reinterpret_cast<const char *>(reply->api->ops) + i * reply->api->op_stride;
     std::memcpy(&ops[i], entry, sizeof ops[i]);
     if (ops[i].op_id == DI_OP_RMS_NORM && run_of(fault) != nullptr) ops[i].run = run_of(fault);
+    const std::string name(reinterpret_cast<const char *>(ops[i].name.ptr), ops[i].name.len);
+    if (name == silent) ops[i].flags &= ~(DI_PF_DETERMINISTIC | DI_PF_BATCH_INVARIANT);
   }
   api.ops = ops;
   api.op_stride = sizeof *ops;

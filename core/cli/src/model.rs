@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deepinfer_engine::{BuildError, Engine, EngineConfig};
+use deepinfer_engine::{BuildError, Engine, EngineConfig, switch};
 use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
 use deepinfer_model::tokenizer::Tokenizer;
 use deepinfer_model::{LoadError, Model, Numerics};
 use deepinfer_ops::Device;
-use deepinfer_runtime::{Choice, Runtime, SelectError, Selection};
+use deepinfer_runtime::{Choice, OpenOptions, Runtime, SelectError, Selection};
 
 use crate::args::ModelArgs;
 use crate::embedded;
@@ -21,6 +21,9 @@ use crate::terminal;
 
 /// Directory of the model when the command line names none.
 const MODEL_VARIABLE: &str = "DEEPINFER_HF_MODEL_DIR";
+
+/// Refuses to run on implementations that do not promise equal results in any company.
+const INVARIANT_VARIABLE: &str = "DEEPINFER_BATCH_INVARIANT";
 
 /// Time for a plugin to load when `auto` looks for one: drivers are slow to start.
 const AUTO_LIMIT: Duration = Duration::from_secs(60);
@@ -102,7 +105,9 @@ impl ChosenModel {
     /// device has not enough memory.
     pub(crate) fn load(&self, config: EngineConfig) -> Result<Engine, Failure> {
         let runtime = Runtime::from_environment().map_err(Failure::input)?;
-        let device = runtime.open(&resolve(&runtime, &self.selection)?).map_err(Failure::input)?;
+        let options = open_options()?;
+        let selection = resolve(&runtime, &self.selection)?;
+        let device = runtime.open_with(&selection, &options).map_err(Failure::input)?;
         let (free, _) = device.memory().map_err(Failure::fault)?;
         let plan = config.plan(&self.checkpoint, self.numerics, free).map_err(unplanned)?;
         terminal::note(|| format!("{}\n  {}", self.checkpoint.origin(), plan.to_string().trim_end()));
@@ -128,6 +133,17 @@ fn unplanned(error: BuildError) -> Failure {
         BuildError::Device(_) => Failure::fault(error),
         _ => Failure::input(error),
     }
+}
+
+/// How devices are opened: with the implementations that are pinned, and if the user insists on batch invariance, only with
+/// those that promise it.
+///
+/// # Errors
+/// A variable of the environment is malformed.
+fn open_options() -> Result<OpenOptions, Failure> {
+    let strict = switch(INVARIANT_VARIABLE, false).map_err(Failure::input)?;
+    let options = OpenOptions::from_environment().map_err(Failure::input)?;
+    Ok(OpenOptions { require_deterministic: strict, require_batch_invariant: strict, ..options })
 }
 
 /// What `auto` means here, found without loading a plugin into this process, which one that aborts or hangs would take with

@@ -13,6 +13,7 @@ use crate::memory::{EnginePlan, advice};
 use crate::observer::LogitsObserver;
 use crate::request::Request;
 use crate::sampler::Sampler;
+use crate::switch::{SwitchError, switch};
 
 /// Switches asynchronous scheduling off when it is `0`.
 const ASYNC_VARIABLE: &str = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING";
@@ -88,17 +89,9 @@ impl EngineConfig {
     /// The defaults, without asynchronous scheduling if `DEEPINFER_ZERO_OVERHEAD_SCHEDULING` is `0`.
     ///
     /// # Errors
-    /// [`BuildError::Variable`]: the variable is set, and neither empty, `0` nor `1`.
-    pub fn from_environment() -> Result<Self, BuildError> {
-        let value = std::env::var_os(ASYNC_VARIABLE).unwrap_or_default();
-        let async_scheduling = match value.to_str() {
-            Some("" | "1") => true,
-            Some("0") => false,
-            _ => {
-                return Err(BuildError::Variable { name: ASYNC_VARIABLE, value: value.to_string_lossy().into_owned() });
-            }
-        };
-        Ok(Self { async_scheduling, ..Self::default() })
+    /// The variable is neither `0` nor `1`.
+    pub fn from_environment() -> Result<Self, SwitchError> {
+        Ok(Self { async_scheduling: switch(ASYNC_VARIABLE, true)?, ..Self::default() })
     }
 
     /// These limits with the sizes of a program that runs a file of `lines` lines, if that is known: no more requests at a
@@ -158,14 +151,6 @@ pub enum BuildError {
     /// The device is at fault.
     #[error(transparent)]
     Device(#[from] OpError),
-    /// A variable of the environment is no switch.
-    #[error("the variable {name} is {value:?}, but must be 0 or 1")]
-    Variable {
-        /// Variable.
-        name: &'static str,
-        /// What it is.
-        value: String,
-    },
 }
 
 /// Builds an [`Engine`]; see [`Engine::builder`].

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::backend::{LoadedBackend, describe_missing, missing_ops};
 use crate::decide::{Decision, Tried, Verdict, decide};
 use crate::find::{Candidate, Origin, PATH_VARIABLE, SearchPath, privileges_are_raised};
-use crate::implementations::OpenError;
+use crate::implementations::{OpenError, OpenOptions};
 use crate::layers::{LayerError, Layers};
 use crate::load::LoadError;
 use crate::one_line::one_line;
@@ -256,9 +256,25 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::select`]; the backend that was named lacks ops; the device does not open.
     pub fn open(&self, selection: &Selection) -> Result<OpenDevice, SelectError> {
+        self.open_text(selection, None)
+    }
+
+    /// As [`Runtime::open`], with other options than the environment's.
+    ///
+    /// # Errors
+    /// As [`Runtime::open`].
+    pub fn open_with(&self, selection: &Selection, options: &OpenOptions) -> Result<OpenDevice, SelectError> {
+        self.open_text(selection, Some(options))
+    }
+
+    fn open_text(&self, selection: &Selection, options: Option<&OpenOptions>) -> Result<OpenDevice, SelectError> {
         let (backend, device) = self.select_for_text(selection)?;
         let (name, path) = (backend.title(), backend.path().to_owned());
-        backend.open(device).map_err(|reason| SelectError::Open { name, path, device, reason: Box::new(reason) })
+        let opened = match options {
+            Some(options) => backend.open_with(device, options),
+            None => backend.open(device),
+        };
+        opened.map_err(|reason| SelectError::Open { name, path, device, reason: Box::new(reason) })
     }
 
     /// As [`Runtime::select`], and the backend can run the text model.
