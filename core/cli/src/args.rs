@@ -11,6 +11,7 @@ use deepinfer_runtime::TEXT_PROFILE;
 
 use crate::numbers::whole;
 use crate::parity::{Levels, levels};
+use crate::telemetry::TelemetryArgs;
 
 pub(crate) use self::generate::GenerateArgs;
 pub(crate) use self::model::ModelArgs;
@@ -52,6 +53,18 @@ pub(crate) enum Command {
     /// Loads one plugin for reports, which start it
     #[command(hide = true)]
     PluginWorker(PluginWorkerArgs),
+}
+
+impl Command {
+    /// What is told of the engine, if the command runs one.
+    pub(crate) fn telemetry(&self) -> Option<&TelemetryArgs> {
+        match self {
+            Self::Generate(args) => Some(&args.telemetry),
+            #[cfg(feature = "chat")]
+            Self::Chat(args) => Some(&args.telemetry),
+            _ => None,
+        }
+    }
 }
 
 /// Report what a model is made of and the memory it takes

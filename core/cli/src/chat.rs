@@ -56,7 +56,12 @@ pub(crate) fn run(args: &ChatArgs) -> Result<(), Failure> {
         checkpoints: Some(CHECKPOINTS),
         ..EngineConfig::from_environment().map_err(Failure::input)?
     };
-    let engine = EngineThread::spawn(move || chosen.load(config))?;
+    let telemeter = args.telemetry.open([])?;
+    let engine = EngineThread::spawn(move || {
+        let mut engine = chosen.load(config)?;
+        telemeter.attach(&mut engine);
+        Ok::<_, Failure>(engine)
+    })?;
     // While it loads, Ctrl-C ends the program as ever.
     let interrupts = Interrupts::catch()?;
     let mut screen = Screen::open()?;

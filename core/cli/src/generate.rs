@@ -38,6 +38,7 @@ pub(crate) fn run(args: &GenerateArgs, started: Instant) -> Result<(), Failure> 
     let defaults = args.sampling.params();
     defaults.validate().map_err(Failure::input)?;
     let task = Task::of(args)?;
+    let telemeter = args.telemetry.open([args.prompts.as_ref(), args.output.as_ref()])?;
     let config = EngineConfig { policy: Policy::Priority, ..args.engine.config()? };
     let chosen = ChosenModel::open(&args.model)?;
     match task {
@@ -47,6 +48,7 @@ pub(crate) fn run(args: &GenerateArgs, started: Instant) -> Result<(), Failure> 
             let model = chosen.checkpoint.config();
             request.validate(model).map_err(Failure::input)?;
             let mut engine = chosen.load(config.for_request(&request, model.max_position_embeddings))?;
+            telemeter.attach(&mut engine);
             match output {
                 None => stream_text(&mut engine, request, started),
                 Some(output) => Batch::begin(&mut engine, output, Some(1))?.run_one(request),
@@ -56,6 +58,7 @@ pub(crate) fn run(args: &GenerateArgs, started: Instant) -> Result<(), Failure> 
             let config = config.for_lines(prompts.total());
             let look_ahead = LOOK_AHEAD * config.max_num_seqs;
             let mut engine = chosen.load(config)?;
+            telemeter.attach(&mut engine);
             let total = prompts.total();
             let lines = prompts.parse(defaults, chosen.checkpoint.config().vocab_size, chosen.tokenizer);
             Batch::begin(&mut engine, output, total)?.run_all(&lines, look_ahead)

@@ -24,6 +24,7 @@ mod plugin;
 mod process;
 mod prompts;
 mod replay;
+mod telemetry;
 mod terminal;
 
 use std::process::ExitCode;
@@ -31,13 +32,15 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use deepinfer_runtime::process as own_process;
-use tracing_subscriber::filter::{FilterExt, LevelFilter, dynamic_filter_fn};
+use tracing_subscriber::filter::{Directive, FilterExt, LevelFilter, dynamic_filter_fn};
+use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::{Arguments, Command};
 use crate::failure::Failure;
+use crate::telemetry::TelemetryArgs;
 
 /// Time for all backends to shut down.
 const SHUTDOWN: Duration = Duration::from_secs(10);
@@ -55,7 +58,8 @@ fn main() -> ExitCode {
         // Usage errors end the process here, with a sentence and exit code 2.
         Err(usage) => usage.exit(),
     };
-    log_to_stderr(matches!(arguments.command, Command::ParityWorker));
+    let shown = arguments.command.telemetry().and_then(TelemetryArgs::log_directive);
+    log_to_stderr(shown, matches!(arguments.command, Command::ParityWorker));
     own_process::expect_children();
     match &arguments.command {
         Command::ParityWorker => return ended(process::work(parity::worker::run)).into(),
@@ -115,13 +119,17 @@ fn ended(result: Result<(), Failure>) -> u8 {
     }
 }
 
-/// Sends log events to standard error: warnings and errors, or what `RUST_LOG` asks for. Errors of plugins are kept, too,
-/// where cases are run that take them.
-fn log_to_stderr(keeps_breaches: bool) {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+/// Sends log events to standard error: warnings and errors, or what `RUST_LOG` asks for, and what the arguments ask for; and
+/// spans when they end. Errors of plugins are kept, too, where cases are run that take them.
+fn log_to_stderr(shown: Option<Directive>, keeps_breaches: bool) {
+    let mut filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    if let Some(shown) = shown {
+        filter = filter.add_directive(shown);
+    }
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        .with_span_events(FmtSpan::CLOSE)
         // A closed standard error is no reason to stop.
         .log_internal_errors(false)
         .with_filter(filter.and(dynamic_filter_fn(|event, _| !parity::breaches::holds_back(event))));

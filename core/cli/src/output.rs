@@ -109,6 +109,14 @@ impl Output {
         self.sink.write_all(text.as_bytes()).map_err(|e| Failure::of_write(&self.name, &e))
     }
 
+    /// The file itself, for one who writes to it without waiting for each piece to go out.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(crate) fn file(&self) -> Result<File, Failure> {
+        self.sink.try_clone().map_err(|e| Failure::of_write(&self.name, &e))
+    }
+
     /// Whether results and progress bars share the screen.
     pub(crate) fn is_terminal(&self) -> bool {
         self.sink.is_terminal()

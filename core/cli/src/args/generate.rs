@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::model::{EngineArgs, ModelArgs};
 use super::sampling::SamplingArgs;
+use crate::telemetry::TelemetryArgs;
 
 /// Continue a prompt, or the prompts of a file
 #[derive(Debug, Args)]
@@ -78,4 +79,7 @@ pub(crate) struct GenerateArgs {
 
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
 }

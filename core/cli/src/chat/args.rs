@@ -6,6 +6,7 @@ use deepinfer_engine::SamplingParams;
 
 use crate::args::ModelArgs;
 use crate::numbers::{number, temperature, whole};
+use crate::telemetry::TelemetryArgs;
 
 /// Talk with the model
 #[derive(Debug, Args)]
@@ -32,6 +33,9 @@ pub(crate) struct ChatArgs {
 
     #[command(flatten)]
     pub(crate) answers: AnswerArgs,
+
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
 }
 
 /// How answers are given. What is not given is as DeepSeek recommends.
