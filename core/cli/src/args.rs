@@ -44,6 +44,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     Parity(ParityArgs),
     Replay(ReplayArgs),
+    Verify(crate::verify::VerifyArgs),
     /// For authors of plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
@@ -53,6 +54,9 @@ pub(crate) enum Command {
     /// Loads one plugin for reports, which start it
     #[command(hide = true)]
     PluginWorker(PluginWorkerArgs),
+    /// Runs a cell for `verify`, which starts it
+    #[command(hide = true)]
+    VerifyWorker(crate::verify::VerifyWorkerArgs),
 }
 
 impl Command {

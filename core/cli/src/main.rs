@@ -26,6 +26,7 @@ mod prompts;
 mod replay;
 mod telemetry;
 mod terminal;
+mod verify;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
     match &arguments.command {
         Command::ParityWorker => return ended(process::work(parity::worker::run)).into(),
         Command::PluginWorker(args) => return ended(process::work(|link| plugin::worker::run(args, link))).into(),
+        Command::VerifyWorker(args) => return ended(process::work(|link| verify::worker::run(args, link))).into(),
         _ => {}
     }
     own_process::own_exit_code();
@@ -78,7 +80,10 @@ fn main() -> ExitCode {
         Command::Parity(args) => parity::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Plugin(command) => plugin::run(command),
-        Command::ParityWorker | Command::PluginWorker(_) => unreachable!("workers have ended above"),
+        Command::Verify(args) => verify::run(args),
+        Command::ParityWorker | Command::PluginWorker(_) | Command::VerifyWorker(_) => {
+            unreachable!("workers have ended above")
+        }
     });
     // Before plugins get the word once more.
     own_process::set_exit_code(code);

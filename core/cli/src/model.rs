@@ -10,7 +10,7 @@ use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning
 use deepinfer_model::tokenizer::Tokenizer;
 use deepinfer_model::{LoadError, Model, Numerics};
 use deepinfer_ops::Device;
-use deepinfer_runtime::{Choice, OpenOptions, Runtime, SelectError, Selection};
+use deepinfer_runtime::{Choice, OpenDevice, OpenOptions, Runtime, SelectError, Selection};
 
 use crate::args::ModelArgs;
 use crate::embedded;
@@ -104,16 +104,32 @@ impl ChosenModel {
     /// The accelerator cannot be used, the checkpoint is refused, the limits contradict each other or the model, or the
     /// device has not enough memory.
     pub(crate) fn load(&self, config: EngineConfig) -> Result<Engine, Failure> {
-        let runtime = Runtime::from_environment().map_err(Failure::input)?;
-        let options = open_options()?;
-        let selection = resolve(&runtime, &self.selection)?;
-        let device = runtime.open_with(&selection, &options).map_err(Failure::input)?;
+        let device = self.open_device()?;
         let (free, _) = device.memory().map_err(Failure::fault)?;
         let plan = config.plan(&self.checkpoint, self.numerics, free).map_err(unplanned)?;
         terminal::note(|| format!("{}\n  {}", self.checkpoint.origin(), plan.to_string().trim_end()));
+        let model = self.load_on(Rc::new(device))?;
+        Engine::builder(model).tokenizer(self.tokenizer.clone()).plan(plan).build().map_err(unplanned)
+    }
 
+    /// Opens the accelerator.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub(crate) fn open_device(&self) -> Result<OpenDevice, Failure> {
+        let runtime = Runtime::from_environment().map_err(Failure::input)?;
+        let options = open_options()?;
+        let selection = resolve(&runtime, &self.selection)?;
+        runtime.open_with(&selection, &options).map_err(Failure::input)
+    }
+
+    /// Loads the model on a device. On standard error there is a bar.
+    ///
+    /// # Errors
+    /// The checkpoint is refused, or the device has not enough memory.
+    pub(crate) fn load_on(&self, device: Rc<dyn Device>) -> Result<Model, Failure> {
         let bar = terminal::bytes_bar("loading");
-        let loaded = Model::load(Rc::new(device), &self.checkpoint, self.numerics, &mut |done, total| {
+        let loaded = Model::load(device, &self.checkpoint, self.numerics, &mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
         });
@@ -123,7 +139,7 @@ impl ChosenModel {
             LoadError::Checkpoint(_) => Failure::input(error),
         })?;
         warn(&warnings);
-        Engine::builder(model).tokenizer(self.tokenizer.clone()).plan(plan).build().map_err(unplanned)
+        Ok(model)
     }
 }
 

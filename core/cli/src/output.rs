@@ -109,6 +109,11 @@ impl Output {
         self.sink.write_all(text.as_bytes()).map_err(|e| Failure::of_write(&self.name, &e))
     }
 
+    /// Whether it is standard output.
+    pub(crate) fn is_stdout(&self) -> bool {
+        matches!(self.kind, Kind::Stdout)
+    }
+
     /// The file itself, for one who writes to it without waiting for each piece to go out.
     ///
     /// # Errors

@@ -65,6 +65,11 @@ pub(crate) fn requests_bar(total: Option<u64>) -> ProgressBar {
     }
 }
 
+/// A bar of rows.
+pub(crate) fn rows_bar(total: u64) -> ProgressBar {
+    ProgressBar::new(total).with_style(style("{bar:30} {human_pos}/{human_len} rows ({elapsed})"))
+}
+
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates of this file are valid")
 }

@@ -68,6 +68,7 @@ impl Lab {
         let requests: Vec<Request> = cell.requests.iter().map(|a| self.workload.request(a.request)).collect();
         let pages_of = |request: &Request| KvCache::pages_for(tokens(request));
         let together: usize = requests.iter().map(|request| request.params.n * pages_of(request)).sum();
+        let rows: usize = requests.iter().map(|request| request.params.n * tokens(request)).sum();
         let largest = requests.iter().map(pages_of).max().unwrap_or(1);
         let max_num_seqs = requests.len().min(cell.budget).max(1);
         let (pages, checkpoints, watermark) = match cell.memory {
@@ -76,7 +77,8 @@ impl Lab {
         };
         let config = EngineConfig {
             max_num_seqs,
-            max_num_batched_tokens: cell.budget,
+            // A step that could hold more than there is would only take memory.
+            max_num_batched_tokens: cell.budget.min(rows),
             pages: Some(pages),
             checkpoints: Some(checkpoints),
             watermark,

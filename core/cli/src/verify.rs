@@ -1,0 +1,105 @@
+//! `deepinfer verify`: whether what requests get depends on anything but themselves.
+
+mod args;
+pub(crate) mod worker;
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use deepinfer_verify::{Axis, Campaign, Finding, Lab, Report, Verifier, VerifyError};
+use serde::Serialize;
+
+pub(crate) use self::args::{VerifyArgs, VerifyWorkerArgs};
+use self::worker::Workers;
+use crate::args::ModelArgs;
+use crate::failure::Failure;
+use crate::model::ChosenModel;
+use crate::output::Output;
+use crate::terminal;
+
+/// What `--report` writes.
+#[derive(Serialize)]
+struct Results<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    /// Command that repeats the finding.
+    repeat: Option<String>,
+    seconds: f64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The input is refused; a fault ended the run, or something differs ([`Failure::Fault`]).
+pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
+    let started = Instant::now();
+    let file = args.report.as_deref().map(Output::create).transpose()?;
+    let lab = lab_of(&args.model, args.seed)?;
+    let workers = Workers::new(&args.model, Duration::from_secs(args.timeout));
+    let verifier = Verifier::new(lab, Some(Box::new(workers)));
+    let report = match &args.cell {
+        Some(cell) => verifier.cell(cell),
+        None => {
+            let axes = if args.axes.is_empty() { Axis::ALL.into() } else { args.axes.iter().copied().collect() };
+            let bar = terminal::rows_bar(args.rows);
+            let campaign = Campaign { rows: args.rows, axes };
+            let report = verifier.campaign(&campaign, &mut |progress| bar.set_position(progress.rows));
+            bar.finish_and_clear();
+            report
+        }
+    };
+    let report = report.map_err(unverified)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let repeat = report.finding.as_ref().map(|finding| command_of(args, finding));
+    let mut text = format!("{report}");
+    if let Some(command) = &repeat {
+        text += &format!("  repeat with    {command}\n");
+    }
+    terminal::note(|| format!("{seconds:.1} s"));
+    match file {
+        Some(mut file) => {
+            let results = Results { report: &report, repeat, seconds };
+            let json = serde_json::to_string_pretty(&results).map_err(Failure::fault)? + "\n";
+            file.begin()?;
+            file.write(&json)?;
+            if file.is_stdout() {
+                terminal::say(&text.trim_end());
+            } else {
+                Output::stdout()?.write(&terminal::printable(&text))?;
+            }
+        }
+        None => Output::stdout()?.write(&terminal::printable(&text))?,
+    }
+    match report.differing {
+        0 => Ok(()),
+        differing => Err(Failure::Fault(anyhow!("{differing} rows, tokens or requests are not as in the run alone"))),
+    }
+}
+
+/// The model in a lab.
+fn lab_of(model: &ModelArgs, seed: u64) -> Result<Lab, Failure> {
+    let chosen = ChosenModel::open(model)?;
+    Lab::new(Rc::new(chosen.open_device()?), seed, |device| chosen.load_on(device))
+}
+
+/// What cannot run at all.
+fn unverified(error: VerifyError) -> Failure {
+    match error {
+        VerifyError::CellText { .. } | VerifyError::NoAxis { .. } => Failure::input(error),
+        _ => Failure::fault(error),
+    }
+}
+
+/// The command that repeats a finding.
+fn command_of(args: &VerifyArgs, finding: &Finding) -> String {
+    let mut command = format!("deepinfer verify --seed {} --cell \"{}\"", args.seed, finding.cell);
+    let ModelArgs { model, accelerator, .. } = &args.model;
+    if let Some(directory) = model {
+        command += &format!(" --model \"{}\"", directory.display());
+    }
+    if let Some(accelerator) = accelerator {
+        command += &format!(" --accelerator \"{accelerator}\"");
+    }
+    command
+}

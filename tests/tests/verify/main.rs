@@ -1,0 +1,6 @@
+//! The determinism harness: it finds nothing where nothing is, and what is put there by its name.
+
+#![forbid(unsafe_code)]
+
+mod clean;
+mod lab;
