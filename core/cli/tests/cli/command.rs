@@ -33,6 +33,8 @@ pub(crate) fn command(args: &[&str]) -> Command {
     }
     // What the user has installed is none of a test's business.
     command.env("XDG_DATA_HOME", "/nonexistent");
+    // Faults on purpose leave dumps.
+    command.env("DEEPINFER_FLIGHT_RECORDER", env!("CARGO_TARGET_TMPDIR"));
     command.env("DEEPINFER_ACCELERATOR", "cpu").args(args).stdin(Stdio::null());
     command
 }

@@ -17,4 +17,5 @@ mod plugins;
 mod replay;
 mod reports;
 mod scaffold;
+mod telemetry;
 mod usage;
