@@ -9,7 +9,7 @@ use deepinfer_ops::OpError;
 use deepinfer_scheduler::{ConfigError, Policy, Scheduler, SchedulerConfig};
 
 use crate::engine::{Engine, NoHook, Parts, StepHook};
-use crate::memory::{EnginePlan, advice};
+use crate::memory::{EnginePlan, PROMPT_LOGIT_ROWS, advice};
 use crate::observer::LogitsObserver;
 use crate::request::Request;
 use crate::sampler::Sampler;
@@ -223,6 +223,7 @@ impl EngineBuilder {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
             long_prefill_token_threshold: config.long_prefill_token_threshold,
+            prompt_logit_rows: PROMPT_LOGIT_ROWS,
             max_model_len,
             policy: config.policy,
             max_num_queued_reqs: config.max_num_queued_reqs,

@@ -13,6 +13,9 @@ use deepinfer_scheduler::{ConfigError, PAGE_TOKENS};
 
 use crate::builder::{BuildError, EngineConfig};
 
+/// Most rows of prompts in a step whose logits are reported: with a vocabulary of 129,280 tokens they take 126 MiB.
+pub(crate) const PROMPT_LOGIT_ROWS: usize = 256;
+
 /// What an engine takes of a device. [`fmt::Display`] writes it as a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EnginePlan {
@@ -69,7 +72,9 @@ impl EngineConfig {
         }
         let most = self.pages.map_or(usize::MAX, |pages| pages.saturating_mul(PAGE_TOKENS).max(1));
         let rows = self.max_num_batched_tokens.max(requests);
-        Ok(StepLimits { rows, requests, logit_rows: requests, tokens: self.max_model_len(model)?.min(most) })
+        // Every request can have a row besides, of its output or of a prompt that waits for its turn.
+        let logit_rows = rows.min(PROMPT_LOGIT_ROWS + requests);
+        Ok(StepLimits { rows, requests, logit_rows, tokens: self.max_model_len(model)?.min(most) })
     }
 
     fn max_model_len(&self, model: &ModelConfig) -> Result<usize, BuildError> {

@@ -27,6 +27,9 @@ pub struct SchedulerConfig {
     pub max_num_batched_tokens: usize,
     /// Most rows of one prefill chunk; 0 is no limit besides the rows of a step.
     pub long_prefill_token_threshold: usize,
+    /// Most rows of prompts in a step whose logits are wanted, which take far more memory than others; each request that
+    /// wants them has at least one.
+    pub prompt_logit_rows: usize,
     /// Most tokens of a request, prompt and output together.
     pub max_model_len: usize,
     /// Who is served first.
@@ -79,6 +82,7 @@ impl SchedulerConfig {
             max_num_seqs: state_slots,
             max_num_batched_tokens: 8192.max(state_slots),
             long_prefill_token_threshold: 0,
+            prompt_logit_rows: usize::MAX,
             max_model_len: usize::MAX,
             policy: Policy::Fcfs,
             watermark: 0.01,

@@ -6,6 +6,7 @@
 mod company;
 mod completions;
 mod faults;
+mod memory;
 mod prefix;
 mod reference;
 mod requests;

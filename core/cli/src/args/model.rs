@@ -69,6 +69,10 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "N", default_value = "8192", allow_negative_numbers = true, value_parser = whole::<usize>(1..=MOST_ROWS))]
     pub(crate) max_num_batched_tokens: usize,
 
+    /// Most tokens of a request, prompt and output together [default: the context of the model]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<usize>(2..=u64::MAX))]
+    pub(crate) max_model_len: Option<usize>,
+
     /// Run every prompt whole, also if an earlier one began alike
     #[arg(long)]
     pub(crate) no_prefix_cache: bool,
@@ -87,6 +91,7 @@ impl EngineArgs {
         Ok(EngineConfig {
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
+            max_model_len: self.max_model_len,
             prefix_caching: !self.no_prefix_cache,
             memory_utilization: self.memory_utilization,
             ..EngineConfig::from_environment().map_err(Failure::input)?

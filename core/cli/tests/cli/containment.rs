@@ -164,6 +164,18 @@ fn a_plugin_that_does_not_contain_panics_says_so() {
 }
 
 #[test]
+fn batch_invariance_is_refused_where_an_op_does_not_promise_it() {
+    let Some(proxy) = Proxy::new() else { return };
+    let run =
+        |option: &str, strict: &str| finish(generate(&proxy.with(option)).env("DEEPINFER_BATCH_INVARIANT", strict));
+    let wanted = run("silent=", "1");
+    wanted.succeeded_quietly();
+    assert_eq!(run("silent=rms_norm", "0").succeeded_quietly(), wanted.stdout);
+    run("silent=rms_norm", "1")
+        .refused(&["deterministic and batch-invariant", "of rms_norm no implementation declares that it is"]);
+}
+
+#[test]
 fn bad_plugins_do_not_disturb_a_good_one() {
     let Some(proxy) = Proxy::new() else { return };
     let folder = proxy.0.path();

@@ -103,13 +103,13 @@ fn bad_lines_are_answered_in_their_place_and_the_others_run() {
 
 #[test]
 fn unknown_fields_are_warned_of_once() {
-    let line = |id: &str| json!({"id": id, "prompt": "x", "max_token": 9, "top_p": 1, "max_tokens": 1});
-    let run = run(&[line("a"), line("b"), json!({"id": "c", "prompt": "x", "top_k": 3, "max_tokens": 1})], &[]);
+    let line = |id: &str| json!({"id": id, "prompt": "x", "max_token": 9, "topp": 1, "max_tokens": 1});
+    let run = run(&[line("a"), line("b"), json!({"id": "c", "prompt": "x", "topk": 3, "max_tokens": 1})], &[]);
     assert_eq!(run.lines().len(), 3);
     let warnings: Vec<&str> = run.stderr.lines().collect();
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     for (warning, part) in
-        warnings.iter().zip(["line 1: the field \"max_token\"", "\"top_p\"", "line 3: the field \"top_k\""])
+        warnings.iter().zip(["line 1: the field \"max_token\"", "\"topp\"", "line 3: the field \"topk\""])
     {
         assert!(warning.starts_with("warning: ") && warning.contains(part), "{warning}");
     }
@@ -272,8 +272,8 @@ fn chunks_change_nothing_and_numerics_do() {
     ];
     let with = |args: &[&str]| run(&line, &[&["--logits", "3"], args].concat()).succeeded_quietly().to_owned();
     let deployed = with(&[]);
-    for chunk in ["1", "7"] {
-        assert_eq!(with(&["--chunk-tokens", chunk]), deployed, "{chunk}");
+    for rows in ["1", "7"] {
+        assert_eq!(with(&["--max-num-seqs", "1", "--max-num-batched-tokens", rows]), deployed, "{rows}");
     }
     assert_eq!(with(&["--numerics", "deploy"]), deployed);
     let (exact, cache) = (with(&["--numerics", "exact"]), with(&["--numerics", "cache"]));

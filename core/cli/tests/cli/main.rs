@@ -4,7 +4,10 @@
 //! `cargo build -p deepinfer-cpu-reference`.
 
 mod accelerators;
+mod batches;
 mod broken_models;
+#[cfg(feature = "chat")]
+mod chat;
 mod checkpoint;
 mod command;
 mod containment;

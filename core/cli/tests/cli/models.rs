@@ -166,6 +166,7 @@ fn a_model_that_computes_nan_is_a_fault_of_the_run() {
     assert_eq!(result.code, Some(1), "{}", result.stderr);
     let line = &json_lines(&result.stdout)[0];
     assert_eq!((&line["id"], &line["error"]["code"]), (&json!("a"), &json!("bad_logits")), "{line}");
+    assert_eq!((&line["finish_reason"], &line["token_ids"]), (&json!("error"), &json!([])), "{line}");
     let sentence = "error: 1 of 1 requests failed while running, the first of them \"a\": the logits of position 3";
     assert!(result.stderr.starts_with(sentence), "{}", result.stderr);
 }

@@ -6,6 +6,36 @@ use std::process::{Command, Stdio};
 
 use crate::command::{command, deepinfer, deepinfer_reading, finish, json_lines, repository};
 
+/// Parameters that are options and fields of input lines.
+const FIELDS: [&str; 26] = [
+    "max_tokens",
+    "min_tokens",
+    "n",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "banned_token_ids",
+    "seed",
+    "seq_seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "skip_special_tokens",
+    "golden_token_ids",
+    "logprobs",
+    "prompt_logprobs",
+    "logits",
+    "priority",
+    "cache_salt",
+];
+
 #[test]
 fn help_tells_the_options_and_the_line_format() {
     let general = deepinfer(&["--help"]);
@@ -27,18 +57,28 @@ fn help_tells_the_options_and_the_line_format() {
         "exact",
         "cache",
         "deploy",
-        "--chunk-tokens",
-        "512",
+        "--max-num-seqs",
+        "256",
+        "--max-num-batched-tokens",
+        "8192",
+        "--no-prefix-cache",
+        "--memory-utilization",
+        "--max-model-len",
         "--accelerator",
         "Examples:",
-        "golden_token_ids",
-        "stop_token_ids",
-        "ignore_eos",
+        "stop_reason",
+        "cached_tokens",
+        "outputs",
         "DEEPINFER_HF_MODEL_DIR",
         "DEEPINFER_ACCELERATOR",
         "id \"0\"",
     ] {
         assert!(generate.succeeded_quietly().contains(word), "{word}");
+    }
+    for field in FIELDS {
+        let (help, option) = (generate.succeeded_quietly(), format!("--{}", field.replace('_', "-")));
+        assert!(help.contains(field), "the field {field}");
+        assert!(help.contains(&option), "the option {option}");
     }
     for word in ["--check", "--json", "--context", "--requests", "config.json"] {
         assert!(deepinfer(&["inspect", "--help"]).succeeded_quietly().contains(word), "{word}");
@@ -56,7 +96,12 @@ fn wrong_arguments() {
     assert_eq!(deepinfer(&[]).code, Some(2));
     deepinfer(&["generate"]).refused(&["PROMPT", "--prompts"]);
     deepinfer(&["generate", "x", "--prompts", "y.jsonl"]).refused(&["both a PROMPT and --prompts"]);
-    deepinfer(&["generate", "x", "--logits", "5"]).refused(&["--logits", "--output"]);
+    for option in [["--logits", "5"], ["--prompt-logprobs", "1"], ["--logprobs", "0"], ["--n", "2"]] {
+        let args = [&["generate", "x"], &option[..]].concat();
+        deepinfer(&args).refused(&[option[0], "is for JSON lines", "--output"]);
+    }
+    // The engine's own name of what was once called so.
+    deepinfer(&["generate", "x", "--chunk-tokens", "5"]).refused(&["--chunk-tokens"]);
     deepinfer(&["generate", "x", "--numerics", "fast"]).refused(&["fast", "exact", "cache", "deploy"]);
     deepinfer(&["generate", "x", "y"]).refused(&["'y'"]);
     deepinfer(&["train"]).refused(&["train"]);
@@ -71,8 +116,17 @@ fn numbers_that_cannot_be() {
         ("--max-tokens", "1e3", format!("{whole} 1")),
         ("--max-tokens", "99999999999999999999", "it must be a whole number from 1 to 18446744073709551615".to_owned()),
         ("--seed", "-3", format!("{whole} 0")),
-        ("--chunk-tokens", "-1", format!("{whole} 1")),
-        ("--chunk-tokens", "0", format!("{whole} 1")),
+        ("--max-num-batched-tokens", "-1", "it must be a whole number from 1 to 16777216".to_owned()),
+        ("--max-num-seqs", "0", "it must be a whole number from 1 to 65536".to_owned()),
+        ("--max-model-len", "1", format!("{whole} 2")),
+        ("--memory-utilization", "half", "it must be a number".to_owned()),
+        ("--n", "0", format!("{whole} 1")),
+        ("--min-tokens", "-1", format!("{whole} 0")),
+        ("--top-k", "-1", format!("{whole} 0")),
+        ("--top-p", "most", "it must be a number".to_owned()),
+        ("--allowed-token-ids", "x", "it must be a whole number from 0 to 4294967295".to_owned()),
+        ("--logit-bias", "17", "it must be a token id and a number, as in 17=-2.5".to_owned()),
+        ("--priority", "2147483648", "2147483648".to_owned()),
         ("--logits", "-5", "it must be a whole number from 0 to 4096".to_owned()),
         ("--logprobs", "-5", "it must be a whole number from 0 to 4096".to_owned()),
         ("--logprobs", "4097", "it must be a whole number from 0 to 4096".to_owned()),
@@ -83,12 +137,54 @@ fn numbers_that_cannot_be() {
         let run = deepinfer(&["generate", "x", option, value]);
         run.refused(&[&format!("'{value}'"), option, &wanted]);
     }
+    // What a number may be is said with the value that it has.
+    for (option, value, sentence) in [
+        ("--top-p", "0", "top_p is 0, but must be above 0 and at most 1"),
+        ("--min-p", "-0.5", "min_p is -0.5, but must be at least 0 and at most 1"),
+        ("--repetition-penalty", "0", "repetition_penalty is 0, but must be above 0"),
+        ("--frequency-penalty", "3", "frequency_penalty is 3, but must be at least -2 and at most 2"),
+        ("--presence-penalty", "-2.5", "presence_penalty is -2.5, but must be at least -2"),
+        ("--logit-bias", "5=inf", "logit_bias is inf for token 5"),
+        ("--stop", "", "stop is an empty text"),
+        ("--allowed-token-ids", "4096", "allowed_token_ids[0] is 4096, but token ids must be below 4096"),
+        ("--min-tokens", "200", "min_tokens is 200"),
+    ] {
+        let run = deepinfer(&["generate", "x", "--max-tokens", "100", option, value]);
+        run.refused(&[sentence]);
+    }
     for (option, value, wanted) in [
         ("--context", "-4", format!("{whole} 1")),
         ("--requests", "0", "it must be a whole number from 1 to 1048576".to_owned()),
         ("--requests", "1048577", "it must be a whole number from 1 to 1048576".to_owned()),
     ] {
         deepinfer(&["inspect", option, value]).refused(&[&format!("'{value}'"), option, &wanted]);
+    }
+}
+
+#[test]
+fn limits_that_the_memory_or_the_model_cannot_hold() {
+    for (args, sentence) in [
+        (&["--memory-utilization", "0"][..], "a memory utilisation of 0 is no part of the free memory"),
+        (&["--memory-utilization", "1.5"], "give more than 0 and at most 1"),
+        (&["--memory-utilization", "1e-7"], "free bytes may be used; a memory utilisation above"),
+        (&["--max-model-len", "5000"], "max_model_len is 5000, but the model has a context of 4096 tokens"),
+    ] {
+        let run = deepinfer_reading(&[&["generate", "--prompts", "-"], args].concat(), b"");
+        run.refused(&[sentence]);
+    }
+}
+
+#[test]
+fn switches_are_on_or_off() {
+    let run = |name: &str, value: &str| finish(command(&["generate", "x", "--max-tokens", "2"]).env(name, value));
+    let plain = deepinfer(&["generate", "x", "--max-tokens", "2"]);
+    for name in ["DEEPINFER_BATCH_INVARIANT", "DEEPINFER_ZERO_OVERHEAD_SCHEDULING"] {
+        for value in ["", "0", "1"] {
+            assert_eq!(run(name, value).succeeded_quietly(), plain.stdout, "{name}={value}");
+        }
+        for value in ["2", "true", "off"] {
+            run(name, value).refused(&[&format!("the variable {name} is {value:?}, but must be 0 or 1")]);
+        }
     }
 }
 
@@ -310,7 +406,9 @@ fn nothing_but_results_without_a_terminal_and_figures_with_one() {
         Ok(output) => {
             let shown = String::from_utf8_lossy(&output.stdout);
             assert_eq!(output.status.code(), Some(0), "{shown}");
-            for part in [plain.stdout.trim_end(), "seed 7, 12 tokens", "tokens/s", "first token after", "of weights"] {
+            for part in
+                [plain.stdout.trim_end(), "seed 7, 12 tokens", "tokens/s", "first token after", "pages", "reserve"]
+            {
                 assert!(shown.contains(part), "{part:?} is missing in: {shown}");
             }
         }

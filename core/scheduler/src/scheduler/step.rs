@@ -10,6 +10,8 @@ struct Pass {
     step: StepId,
     /// Rows that it can still take.
     budget: usize,
+    /// Rows of prompts with logits that it can still take.
+    prompt_logits: usize,
 }
 
 /// The rows of one request, as decided.
@@ -49,7 +51,8 @@ impl Scheduler {
         if self.in_flight.len() >= self.config.depth {
             return None;
         }
-        let mut pass = Pass { step, budget: self.config.max_num_batched_tokens };
+        let (budget, prompt_logits) = (self.config.max_num_batched_tokens, self.config.prompt_logit_rows);
+        let mut pass = Pass { step, budget, prompt_logits };
         if kind != StepKind::Prefill {
             self.plan_decodes(plan, &mut pass);
         }
@@ -115,23 +118,26 @@ impl Scheduler {
     fn plan_chunk(&mut self, at: usize, start: Option<Start>, plan: &mut StepPlan, pass: &mut Pass) {
         let key = self.running[at];
         let from = self.requests[key].ledger.scheduled();
-        let end = self.chunk_end(key, pass.budget);
+        let end = self.chunk_end(key, pass);
         let reached = self.reach(at, end, pass.step);
         if reached > from {
             self.plan_rows(plan, pass, Rows { key, rows: reached - from, drafts: 0, phase: Phase::Prefill, start });
         }
     }
 
-    /// Where the next prefill chunk ends: as far as `budget` and the chunk limit allow, but not beyond a position at which a
+    /// Where the next prefill chunk ends: as far as the step and the chunk limit allow, but not beyond a position at which a
     /// checkpoint is wanted. The end of the last full page before the last token is one, whatever the interval, because that
     /// is where a hit of the same prompt ends.
-    fn chunk_end(&self, key: usize, budget: usize) -> usize {
+    fn chunk_end(&self, key: usize, pass: &Pass) -> usize {
         let request = &self.requests[key];
         let (start, prefill_end) = (request.ledger.scheduled(), request.ledger.prefill_end());
-        let limit = match self.config.long_prefill_token_threshold {
-            0 => budget,
-            threshold => budget.min(threshold),
+        let mut limit = match self.config.long_prefill_token_threshold {
+            0 => pass.budget,
+            threshold => pass.budget.min(threshold),
         };
+        if request.prompt_logits && start < request.ledger.prompt_len() {
+            limit = limit.min(pass.prompt_logits.max(1));
+        }
         let mut end = prefill_end.min(start + limit);
         let mut cut = |at: usize| {
             if at > start {
@@ -241,6 +247,7 @@ impl Scheduler {
         let mut logit_rows = if samples { 1 + drafts } else { 0 };
         if request.prompt_logits && start < ledger.prompt_len() {
             logit_rows = logit_rows.max(end.saturating_sub(start.max(request.prompt_logits_done)));
+            pass.prompt_logits = pass.prompt_logits.saturating_sub(logit_rows);
         }
 
         // With drafts the state holds rows that may be rejected, and where it ends is not known yet.

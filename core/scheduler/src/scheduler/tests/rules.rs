@@ -47,6 +47,21 @@ fn chunks_are_at_most_the_threshold() {
 }
 
 #[test]
+fn rows_of_prompts_with_logits_are_limited_and_each_such_request_has_one() {
+    let mut world = World::new(SchedulerConfig { prompt_logit_rows: 5, ..config(100, 4) });
+    let mut wants = |tokens: &[u32]| {
+        let spec = RequestSpec { prompt_logits: true, ..RequestSpec::new(tokens, 2) };
+        world.add(spec).expect("a request that fits")
+    };
+    let (a, b) = (wants(&[1; 9]), wants(&[2; 3]));
+    let c = add(&mut world, 7, 1);
+    assert_eq!(step(&mut world), [(a, 0, 5), (b, 0, 1), (c, 0, 7)]);
+    assert_eq!(step(&mut world), [(a, 5, 4), (b, 1, 1)]);
+    // The row that is drawn from counts for nothing once the prompt is over.
+    assert_eq!(step(&mut world), [(a, 9, 1), (b, 2, 1)]);
+}
+
+#[test]
 fn no_more_requests_run_than_allowed() {
     let mut world = World::new(SchedulerConfig { max_num_seqs: 2, ..config(100, 4) });
     let ids: Vec<RequestId> = (0..3).map(|_| add(&mut world, 2, 2)).collect();
