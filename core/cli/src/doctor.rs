@@ -19,8 +19,14 @@ use crate::plugin::steps;
 use crate::plugin::survey::Survey;
 use crate::terminal::printable;
 
-/// Variables that choose plugins.
-const VARIABLES: [&str; 3] = ["DEEPINFER_ACCELERATOR", "DEEPINFER_LAYERS", "DEEPINFER_PLUGIN_PATH"];
+/// Variables that choose plugins, and say how they are used.
+const VARIABLES: [&str; 5] = [
+    "DEEPINFER_ACCELERATOR",
+    "DEEPINFER_BATCH_INVARIANT",
+    "DEEPINFER_LAYERS",
+    "DEEPINFER_PLUGIN_PATH",
+    "DEEPINFER_ZERO_OVERHEAD_SCHEDULING",
+];
 
 #[derive(Serialize)]
 struct Report {
@@ -128,7 +134,7 @@ impl Report {
         text += "\nsettings\n";
         for Setting { name, value } in &self.settings {
             let value = value.as_ref().map_or_else(|| "not set".to_owned(), |value| format!("{value:?}"));
-            let _ = writeln!(text, "  {name:22} {value}");
+            let _ = writeln!(text, "  {name:34} {value}");
         }
         text += "\nsearched for plugins\n";
         for Place { path, exists, .. } in &self.searched {

@@ -258,7 +258,7 @@ fn a_line_that_holds_back_others_holds_back_reading() {
     let count = written.clone();
     let writer = std::thread::spawn(move || {
         for number in 0..LINES {
-            let max_tokens = if number == 0 { 400 } else { 1 };
+            let max_tokens = if number == 0 { 200 } else { 1 };
             let line = json!({"id": number.to_string(), "prompt": "x", "max_tokens": max_tokens, "ignore_eos": true});
             writeln!(stdin, "{line}{}", " ".repeat(1 << 16)).unwrap();
             count.fetch_add(1, Ordering::SeqCst);
