@@ -270,6 +270,15 @@ impl Engine {
         self.events.drain(..)
     }
 
+    /// Waits for the step in flight, if there is one, and takes in what it brought. Plans nothing: the device has nothing to do
+    /// afterwards.
+    pub fn settle(&mut self) {
+        if let Some(step) = self.in_flight.take() {
+            self.take_in(step);
+            self.step_observers.tell(|| Observation::TurnEnded { stats: self.scheduler.stats() });
+        }
+    }
+
     /// Does a turn of work: at most one step is queued, and at most one waited for. Without work, nothing.
     pub fn step(&mut self) {
         self.turn();
