@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::error::VerifyError;
 
 /// One way to run requests together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
     /// Requests of the workload, and when each comes.
     pub requests: Vec<Arrival>,
@@ -28,7 +28,7 @@ pub struct Cell {
 }
 
 /// When a request comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Arrival {
     /// Number of the request in the workload.
     pub request: usize,
@@ -37,7 +37,7 @@ pub struct Arrival {
 }
 
 /// How much there is of pages and checkpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Memory {
     /// Enough for all requests at once.
     Ample,
@@ -46,7 +46,7 @@ pub enum Memory {
 }
 
 /// What the prefix cache has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Prefix {
     /// There is none.
     Off,
@@ -59,7 +59,7 @@ pub enum Prefix {
 }
 
 /// Where a cell runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
     /// In this process, on a model that has run other cells.
     Same,

@@ -28,7 +28,7 @@ pub enum VerifyError {
         /// The cell.
         cell: String,
         /// Why.
-        source: BuildError,
+        source: Box<BuildError>,
     },
     /// The engine refuses a request of the workload.
     #[error("the engine refuses request {request} of seed {seed}: {source}")]
@@ -38,7 +38,7 @@ pub enum VerifyError {
         /// Seed of the workload.
         seed: u64,
         /// Why.
-        source: EngineError,
+        source: Box<EngineError>,
     },
     /// A request cannot run even alone, so that there is nothing to hold others to.
     #[error("request {request} of seed {seed} fails when it runs alone: {message}")]

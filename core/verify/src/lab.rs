@@ -136,7 +136,7 @@ impl Lab {
             .observe(Box::new(Watching(watch.clone())))
             .hook(Box::new(TraceHook(self.device.clone())))
             .build();
-        let engine = built.map_err(|source| VerifyError::Build { cell: (work.name)(), source })?;
+        let engine = built.map_err(|source| VerifyError::Build { cell: (work.name)(), source: Box::new(source) })?;
         let mut bench = Bench { engine, watch, device: &self.device, workload: &self.workload, wards: HashMap::new() };
         let mut completions = Vec::new();
         let ran = (0..work.passes).try_for_each(|pass| {
@@ -234,7 +234,8 @@ impl Bench<'_> {
 
     fn submit(&mut self, number: usize) -> Result<(), VerifyError> {
         let request = self.workload.request(number);
-        let refused = |source| VerifyError::Refused { request: number, seed: self.workload.seed(), source };
+        let refused =
+            |source| VerifyError::Refused { request: number, seed: self.workload.seed(), source: Box::new(source) };
         let id = self.engine.submit(request.clone()).map_err(refused)?;
         self.device.name(number, id);
         self.watch.borrow_mut().requests.insert(id, (number, request.prompt_token_ids.len()));

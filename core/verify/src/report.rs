@@ -92,14 +92,16 @@ impl fmt::Display for Finding {
         };
         writeln!(f, "  first op       {site}")?;
         writeln!(f, "  its row        {} instead of {}", site.found, site.expected)?;
-        if let Some((differing, all)) = site.differing_elements {
-            write!(f, "  elements       {differing} of {all} differ")?;
-            match site.largest_difference {
-                Some(largest) => writeln!(f, ", by at most {largest:e}")?,
-                None => writeln!(f, ", one of them is not a number")?,
+        match (site.differing_elements, site.largest_difference) {
+            (None, _) => Ok(()),
+            (Some((0, _)), _) => writeln!(f, "  elements       stored in another way, with the same values"),
+            (Some((differing, all)), None) => {
+                writeln!(f, "  elements       {differing} of {all} differ, one of them is not a number")
+            }
+            (Some((differing, all)), Some(largest)) => {
+                writeln!(f, "  elements       {differing} of {all} differ, by at most {largest:e}")
             }
         }
-        Ok(())
     }
 }
 

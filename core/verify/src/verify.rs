@@ -97,7 +97,7 @@ impl Verifier {
             if let Some(difference) = self.solo(arrival.request)?.into_iter().next() {
                 self.report.differing += 1;
                 let plain = Cell::plain([arrival.request]);
-                self.report.finding = Some(self.explain(&plain, plain.clone(), difference)?);
+                self.report.finding = Some(self.explain(&plain, &plain, difference)?);
                 return Ok(());
             }
         }
@@ -119,7 +119,7 @@ impl Verifier {
             let run = self.run(&smallest)?;
             // A fault that comes and goes may be gone.
             let difference = self.compare(&run).into_iter().next().unwrap_or(first);
-            self.report.finding = Some(self.explain(cell, smallest, difference)?);
+            self.report.finding = Some(self.explain(cell, &smallest, difference)?);
         }
         Ok(())
     }
@@ -157,14 +157,14 @@ impl Verifier {
     }
 
     /// Runs the cell and the request alone once more, with every op's outputs hashed, and finds the first that differs.
-    fn explain(&mut self, met_in: &Cell, cell: Cell, difference: Difference) -> Result<Finding, VerifyError> {
+    fn explain(&mut self, met_in: &Cell, cell: &Cell, difference: Difference) -> Result<Finding, VerifyError> {
         let Difference { request, completion, position, what } = difference;
         let subject = Subject { request, completion, keep: None };
         // A difference between processes is not seen in this one.
-        let (_, trace) = self.lab.traced(subject, |lab| lab.run(&cell))?;
+        let (_, trace) = self.lab.traced(subject, |lab| lab.run(cell))?;
         let (_, solo) = self.lab.traced(subject, |lab| lab.solo(request))?;
         let site = match (trace.parting(&solo), &what) {
-            (Some(parting), _) => Some(self.site(subject, &cell, &parting)?),
+            (Some(parting), _) => Some(self.site(subject, cell, &parting)?),
             (None, What::Draw(wrong)) => Some(site_of_draw(&trace, wrong)),
             (None, _) => None,
         };

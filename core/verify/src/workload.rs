@@ -181,3 +181,43 @@ impl Workload {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    fn miniature() -> ModelConfig {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/deepseek-v41-mini/config.json");
+        ModelConfig::from_file(&file).unwrap()
+    }
+
+    #[test]
+    fn requests_are_valid_and_follow_from_their_numbers() {
+        let config = miniature();
+        let workload = Workload::new(9, &config);
+        let mut kinds = BTreeSet::new();
+        for number in 0..90 {
+            let request = workload.request(number);
+            request.validate(&config).unwrap();
+            assert_eq!(request, Workload::new(9, &config).request(number));
+            assert_ne!(request.prompt_token_ids, Workload::new(10, &config).request(number).prompt_token_ids);
+            kinds.insert((workload.sampling(number), request.params.n));
+        }
+        assert_eq!(kinds.len(), 27, "every kind of sampling comes with one, two and three completions");
+    }
+
+    #[test]
+    fn prompts_begin_alike_and_reach_over_every_edge() {
+        let workload = Workload::new(1, &miniature());
+        let prompts: Vec<Vec<u32>> = (0..100).map(|number| workload.request(number).prompt_token_ids).collect();
+        let pages: Vec<&[u32]> = prompts.iter().filter_map(|prompt| prompt.get(..PAGE)).collect();
+        let different: BTreeSet<&&[u32]> = pages.iter().collect();
+        assert!(different.len() < pages.len() / 2, "{} of {} first pages are different", different.len(), pages.len());
+        for length in [1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE] {
+            assert!(prompts.iter().any(|prompt| prompt.len() == length), "no prompt of {length} tokens");
+        }
+    }
+}

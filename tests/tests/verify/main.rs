@@ -2,5 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod bugs;
+mod caught;
 mod clean;
 mod lab;
+mod mutant;
