@@ -9,6 +9,7 @@
 
 mod adjust;
 mod builder;
+mod config;
 mod engine;
 mod error;
 mod generate;
@@ -28,7 +29,8 @@ pub mod telemetry;
 mod text;
 mod thread;
 
-pub use builder::{BuildError, EngineBuilder, EngineConfig};
+pub use builder::{BuildError, EngineBuilder};
+pub use config::EngineConfig;
 pub use deepinfer_scheduler::{Policy, RequestId, Stats, StepPlan};
 pub use engine::{Engine, Event, StepHook};
 pub use error::{EngineError, RequestError};

@@ -11,7 +11,8 @@ use deepinfer_model::memory_plan::{DevicePlan, MemoryNeeds, MemoryPlanError, Mem
 use deepinfer_model::{KvCache, Model, Numerics};
 use deepinfer_scheduler::{ConfigError, PAGE_TOKENS};
 
-use crate::builder::{BuildError, EngineConfig};
+use crate::builder::BuildError;
+use crate::config::EngineConfig;
 
 /// Most rows of prompts in a step whose logits are reported: with a vocabulary of 129,280 tokens they take 126 MiB.
 pub(crate) const PROMPT_LOGIT_ROWS: usize = 256;
