@@ -42,10 +42,10 @@ pub(crate) fn run(args: &ChatArgs) -> Result<(), Failure> {
     };
     let codec = Codec::new(tokenizer).map_err(Failure::input)?;
     let longest = chosen.checkpoint.config().max_position_embeddings;
-    let context = args.context.unwrap_or(longest);
+    let context = args.max_model_len.unwrap_or(longest);
     if context > longest {
         return Err(Failure::Input(anyhow!(
-            "--context is {context}, but the model has a context of {longest} tokens; use at most that"
+            "--max-model-len is {context}, but the model has a context of {longest} tokens; use at most that"
         )));
     }
     let mut session = Session::begin(codec, args, chosen.checkpoint.origin().to_string(), context)?;

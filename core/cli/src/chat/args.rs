@@ -29,7 +29,7 @@ pub(crate) struct ChatArgs {
 
     /// Most tokens of the conversation, the next answer included [default: the whole context of the model]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<usize>(2..=u64::MAX))]
-    pub(crate) context: Option<usize>,
+    pub(crate) max_model_len: Option<usize>,
 
     #[command(flatten)]
     pub(crate) answers: AnswerArgs,

@@ -62,7 +62,7 @@ impl Session {
             tokens if tokens < context => Ok(session),
             tokens => Err(Failure::Input(anyhow!(
                 "the system prompt has {tokens} tokens with its markers, but the context holds {context}, and an answer \
-                 needs one; make it shorter, or --context larger"
+                 needs one; make it shorter, or --max-model-len larger"
             ))),
         }
     }
@@ -80,13 +80,18 @@ impl Session {
                 self.conversation.system = None;
                 terminal::say(&"no system prompt any more");
             }
-            Command::System(text) => self.change(|session| session.conversation.system = Some(text.to_owned())),
+            Command::System(text) => {
+                self.change("the system prompt is set", |session| session.conversation.system = Some(text.to_owned()));
+            }
             Command::Params("") => terminal::say(&self.answers.in_words()),
             Command::Params(options) => match command::changed(&self.answers, options) {
-                Ok(answers) => self.change(|session| {
-                    session.conversation.thinking = answers.thinking();
-                    session.answers = answers;
-                }),
+                Ok(answers) => {
+                    let words = answers.in_words();
+                    self.change(&words, |session| {
+                        session.conversation.thinking = answers.thinking();
+                        session.answers = answers;
+                    });
+                }
                 Err(sentence) => terminal::error(&sentence),
             },
             Command::Save("") => terminal::error(&"/save needs the name of a file"),
@@ -95,12 +100,12 @@ impl Session {
         }
     }
 
-    /// Makes a change, unless the tokenizer cannot express what comes of it.
-    fn change(&mut self, change: impl FnOnce(&mut Self)) {
+    /// Makes a change and tells of it, unless the tokenizer cannot express what comes of it.
+    fn change(&mut self, done: &str, change: impl FnOnce(&mut Self)) {
         let before = (self.conversation.system.clone(), self.conversation.thinking, self.answers.clone());
         change(self);
-        match self.codec.encode(&self.conversation) {
-            Ok(_) => terminal::say(&self.answers.in_words()),
+        match self.codec.encode(&self.with(String::new())) {
+            Ok(_) => terminal::say(&done),
             Err(error) => {
                 (self.conversation.system, self.conversation.thinking, self.answers) = before;
                 terminal::error(&error);
@@ -188,7 +193,7 @@ impl Session {
         let Given { thinking_tokens, ended, output, times, .. } = given;
         let tokens: usize = output.outputs.iter().map(|completion| completion.steps.len()).sum();
         let prompt = output.prompt_token_ids.len();
-        let mut figures = format!("{tokens} tokens");
+        let mut figures = format!("{tokens} token{}", if tokens == 1 { "" } else { "s" });
         if self.conversation.thinking.is_some() {
             figures += &format!(" ({thinking_tokens} of thinking)");
         }
