@@ -74,14 +74,22 @@ impl Codec {
         let mut end = 0;
         let mut markers = special_ranges.iter().peekable();
         let mut previous = "";
+        let mut is_in_answer = false;
         while let Some(range) = markers.next() {
-            ids.extend(self.tokenizer.encode_text(&prompt[end..range.start])?);
             let marker = &prompt[range.clone()];
-            ids.push(self.marker(marker)?);
+            let token = match self.tokenizer.added_token(marker) {
+                Some(token) => token,
+                // An answer may spell markers of image regions; to a tokenizer that has none they are mere text.
+                None if is_in_answer => continue,
+                None => return Err(missing(marker)),
+            };
+            ids.extend(self.tokenizer.encode_text(&prompt[end..range.start])?);
+            ids.push(token);
             end = range.end;
             // After these two, and nowhere else, there is an answer, up to its end marker.
-            let begins_answer = std::mem::replace(&mut previous, marker) == SpecialToken::Assistant.default_str()
-                && marker == SpecialToken::ThinkingEnd.default_str();
+            let follows_assistant = std::mem::replace(&mut previous, marker) == SpecialToken::Assistant.default_str();
+            let begins_answer = follows_assistant && marker == SpecialToken::ThinkingEnd.default_str();
+            is_in_answer = begins_answer || (is_in_answer && marker != SpecialToken::Eos.default_str());
             if let Some(token_ids) = begins_answer.then(|| answers.next()?.token_ids.as_ref()).flatten() {
                 ids.extend(token_ids);
                 let is_inside = |range: &&Range<usize>| prompt[(*range).clone()] != *SpecialToken::Eos.default_str();
@@ -108,19 +116,17 @@ impl Codec {
     fn rendered(&self, conversation: &Conversation) -> RenderedPrompt {
         self.encoding.render_conversation(&to_recipe(conversation))
     }
-
-    fn marker(&self, spelling: &str) -> Result<u32, CodecError> {
-        self.tokenizer.added_token(spelling).ok_or_else(|| CodecError::MissingMarkers {
-            markers: spelling.to_owned(),
-            needed_by: "system prompts and thinking need",
-        })
-    }
 }
 
 impl std::fmt::Debug for Codec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Codec").field("thinking_end", &self.thinking_end).finish_non_exhaustive()
     }
+}
+
+/// The tokenizer lacks a marker that not every conversation has.
+fn missing(marker: &str) -> CodecError {
+    CodecError::MissingMarkers { markers: marker.to_owned(), needed_by: "system prompts and thinking need" }
 }
 
 /// The same conversation in the recipe's terms.

@@ -129,6 +129,23 @@ fn a_marker_in_a_message_is_mere_text() {
 }
 
 #[test]
+fn a_marker_of_image_regions_in_an_answer_is_text_to_a_tokenizer_that_has_none() {
+    let spelt = "a <｜ref｜>cat<｜/ref｜>.";
+    let conversation =
+        Conversation { messages: vec![user("Hi"), assistant(spelt), user("And?")], ..Conversation::default() };
+    let ids = CODEC.encode(&conversation).unwrap();
+    assert_eq!(tokenizer(TOKENIZER_JSON).decode(&ids), CODEC.render(&conversation));
+    // To one that has them they are tokens, as in the recipe.
+    let json = TOKENIZER_JSON.replace("<｜action｜>", "<｜ref｜>").replace("<｜query｜>", "<｜/ref｜>");
+    let recipe = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+    let recipe = DeepseekV41Encoding::new().with_tokenizer(PromptTokenizer::new(&recipe));
+    let codec = Codec::new(Arc::new(tokenizer(&json))).unwrap();
+    let ids = codec.encode(&conversation).unwrap();
+    assert_eq!(ids, recipe.encode(&api_request(&conversation).conversation).unwrap());
+    assert!(ids.contains(&4075) && ids.contains(&4076));
+}
+
+#[test]
 fn recommended_parameters_are_those_of_the_api() {
     for thinking in [None, Some(Effort::Low), Some(Effort::High), Some(Effort::Max)] {
         let conversation = Conversation { messages: vec![user("Hi")], thinking, ..Conversation::default() };
