@@ -45,6 +45,9 @@ pub(crate) enum Command {
     Parity(ParityArgs),
     Replay(ReplayArgs),
     Verify(crate::verify::VerifyArgs),
+    /// Measure speed
+    #[command(subcommand)]
+    Bench(crate::bench::BenchCommand),
     /// For authors of plugins
     #[command(subcommand)]
     Plugin(PluginCommand),

@@ -9,6 +9,7 @@
 mod args;
 mod backends;
 mod batch;
+mod bench;
 #[cfg(feature = "chat")]
 mod chat;
 mod doctor;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args),
         Command::Plugin(command) => plugin::run(command),
         Command::Verify(args) => verify::run(args),
+        Command::Bench(command) => bench::run(command),
         Command::ParityWorker | Command::PluginWorker(_) | Command::VerifyWorker(_) => {
             unreachable!("workers have ended above")
         }

@@ -67,6 +67,17 @@ pub(crate) fn choose_accelerator(named: Option<&str>) -> Result<Selection, Selec
     named.map_or_else(Selection::from_env, Selection::parse)
 }
 
+/// Opens an accelerator.
+///
+/// # Errors
+/// It cannot be used.
+pub(crate) fn open_accelerator(selection: &Selection) -> Result<OpenDevice, Failure> {
+    let runtime = Runtime::from_environment().map_err(Failure::input)?;
+    let options = open_options()?;
+    let selection = resolve(&runtime, selection)?;
+    runtime.open_with(&selection, &options).map_err(Failure::input)
+}
+
 /// What a command runs: a model that was read, though not on a device yet, and where it is to run.
 ///
 /// A command that runs a model flattens [`ModelArgs`] and `EngineArgs` into its arguments; then
@@ -117,10 +128,7 @@ impl ChosenModel {
     /// # Errors
     /// It cannot be used.
     pub(crate) fn open_device(&self) -> Result<OpenDevice, Failure> {
-        let runtime = Runtime::from_environment().map_err(Failure::input)?;
-        let options = open_options()?;
-        let selection = resolve(&runtime, &self.selection)?;
-        runtime.open_with(&selection, &options).map_err(Failure::input)
+        open_accelerator(&self.selection)
     }
 
     /// Loads the model on a device. On standard error there is a bar.

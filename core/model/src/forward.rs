@@ -24,7 +24,7 @@ use deepinfer_ops::args::{Gather, Linear, Quantize, RmsNorm, Rope};
 use deepinfer_ops::traits::{CopyOps, LinearOps, NormOps, QuantizeOps, RopeOps};
 use deepinfer_ops::{Arena, Device, Format, OpError, Part, Scope, Tensor};
 
-use crate::checkpoint::{Checkpoint, CheckpointWarning, TensorSpec};
+use crate::checkpoint::{Checkpoint, CheckpointWarning, TensorSpec, tensor_specs};
 use crate::config::ModelConfig;
 use crate::numerics::Numerics;
 use crate::rope;
@@ -80,6 +80,19 @@ impl Model {
         let engram = EngramTables::load(&device, checkpoint, &config)?;
         let weights = Weights::load(&device, checkpoint, &config, progress)?;
         Ok((Self::new(device, config, numerics, weights, engram)?, warnings))
+    }
+
+    /// A model of this configuration in the released storage formats, without content, which only a device that computes
+    /// nothing can run: for what a step costs the host.
+    ///
+    /// # Errors
+    /// The device refuses memory.
+    pub fn without_weights(
+        device: Rc<dyn Device>,
+        config: &ModelConfig,
+        numerics: Numerics,
+    ) -> Result<Self, LoadError> {
+        Self::outline(device, config, numerics, &tensor_specs(config))
     }
 
     /// A model without content, which only a device that computes nothing can run: for what it needs of memory.
