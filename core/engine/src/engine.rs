@@ -20,7 +20,8 @@ use deepinfer_model::tokenizer::Tokenizer;
 use deepinfer_model::{DeviceTokens, KvCache, Model, RequestRows, StateStore, StepInput};
 use deepinfer_ops::{Download, OpError, Tensor};
 use deepinfer_scheduler::{
-    AddError, Outcome, PlannedRequest, RequestId, RequestSpec, Scheduler, Stats, StepId, StepPlan, TokenSource,
+    AddError, Outcome, PlannedRequest, RequestId, RequestMap, RequestSpec, Scheduler, Stats, StepId, StepPlan,
+    TokenSource,
 };
 
 use crate::builder::EngineBuilder;
@@ -71,9 +72,9 @@ pub struct Engine {
     step_observers: Observers,
     max_model_len: usize,
     /// Requests, by their names.
-    groups: HashMap<RequestId, Group>,
+    groups: RequestMap<Group>,
     /// Completions, by theirs.
-    sequences: HashMap<RequestId, (RequestId, Sequence)>,
+    sequences: RequestMap<(RequestId, Sequence)>,
     /// The step whose tokens are not taken in yet.
     in_flight: Option<StepInFlight>,
     spare_plans: Vec<StepPlan>,
@@ -143,8 +144,8 @@ impl Engine {
             observer,
             step_observers: Observers::default(),
             max_model_len,
-            groups: HashMap::new(),
-            sequences: HashMap::new(),
+            groups: RequestMap::default(),
+            sequences: RequestMap::default(),
             in_flight: None,
             spare_plans: Vec::new(),
             events: Vec::new(),
@@ -286,10 +287,8 @@ impl Engine {
     }
 
     fn turn(&mut self) {
-        self.step_observers.tell(|| Observation::Phase {
-            phase: StepPhase::Schedule,
-            step: StepId(self.scheduler.stats().steps + 1),
-        });
+        self.step_observers
+            .tell(|| Observation::Phase { phase: StepPhase::Schedule, step: StepId(self.scheduler.stats().steps + 1) });
         let mut plan = self.spare_plans.pop().unwrap_or_default();
         let next = match self.scheduler.schedule(&mut plan) {
             Some(step) => {
@@ -335,11 +334,12 @@ impl Engine {
             }
         }
 
+        let sequences: Vec<&Sequence> = plan.requests().iter().map(|planned| &self.sequences[&planned.id].1).collect();
         let mut tokens = plan.tokens().to_vec();
-        let mut late = Vec::new();
-        for planned in plan.requests() {
+        let mut late = Vec::with_capacity(plan.requests().len());
+        for (planned, sequence) in plan.requests().iter().zip(&sequences) {
             let TokenSource::Device { row, .. } = planned.source else { continue };
-            match self.forced_token(planned) {
+            match sequence.forced(planned.start - sequence.shared.prompt_len()) {
                 Some(token) => tokens[planned.first_row] = token,
                 None => late.push((planned.first_row, row as usize)),
             }
@@ -359,11 +359,11 @@ impl Engine {
         let samples = plan.sample_rows();
         let mut logit_rows = vec![0; samples];
         let mut prompt_rows = Vec::new();
-        for (at, planned) in plan.requests().iter().enumerate() {
+        for (at, (planned, sequence)) in plan.requests().iter().zip(&sequences).enumerate() {
             if let Some(row) = planned.sample_row {
                 logit_rows[row as usize] = planned.first_row + planned.rows - 1;
             }
-            let positions = self.positions_before(planned);
+            let positions = self.positions_before(planned, sequence);
             if !positions.is_empty() {
                 let first_row = planned.first_row + positions.start - planned.start;
                 prompt_rows.push((at, positions.start, logit_rows.len(), positions.len()));
@@ -384,9 +384,8 @@ impl Engine {
         for (at, position, first, count) in prompt_rows {
             raw.push((at, RawLogits::Before(position, device.download_later(&logits.rows(first, count))?)));
         }
-        for (at, planned) in plan.requests().iter().enumerate() {
-            let wanted = self.observer.is_some()
-                || self.sequences.get(&planned.id).is_some_and(|(_, sequence)| sequence.wants_logits());
+        for (at, (planned, sequence)) in plan.requests().iter().zip(&sequences).enumerate() {
+            let wanted = self.observer.is_some() || sequence.wants_logits();
             if let Some(row) = planned.sample_row.filter(|_| wanted) {
                 raw.push((at, RawLogits::Drawn(device.download_later(&logits.rows(row as usize, 1))?)));
             }
@@ -394,16 +393,9 @@ impl Engine {
         Ok((logits.rows(0, samples), raw))
     }
 
-    /// The token of a request's first row, if it is on the device and known all the same.
-    fn forced_token(&self, planned: &PlannedRequest) -> Option<u32> {
-        let (_, sequence) = self.sequences.get(&planned.id)?;
-        sequence.forced(planned.start - sequence.shared.prompt_len())
-    }
-
     /// Positions whose logits tell about a token that is known and are wanted: those of the prompt for its log-probabilities,
     /// all for an observer.
-    fn positions_before(&self, planned: &PlannedRequest) -> std::ops::Range<usize> {
-        let Some((_, sequence)) = self.sequences.get(&planned.id) else { return 0..0 };
+    fn positions_before(&self, planned: &PlannedRequest, sequence: &Sequence) -> std::ops::Range<usize> {
         if self.observer.is_some() {
             return planned.start..planned.end() - usize::from(planned.samples());
         }
