@@ -236,7 +236,9 @@ impl Engine {
         };
         let id = self.scheduler.add(spec).map_err(|error| refusal(&error))?;
         let shared = Shared::new(request, self.model.config(), seed, limit);
-        self.step_observers.tell(|| Observation::Submitted { id, request: &shared.request, limit });
+        let stats = || self.scheduler.stats();
+        let request = &shared.request;
+        self.step_observers.tell(|| Observation::Submitted { id, request, limit, stats: stats() });
         for index in 0..shared.request.params.n {
             let sequence = Sequence::new(&shared, index, self.tokenizer.as_ref());
             self.sequences.insert(id.completion(index), (id, sequence));
@@ -552,7 +554,8 @@ impl Engine {
         self.scheduler.abort(completion);
         let group = self.groups.get_mut(&id).expect("a request lives as long as its completions");
         let ended = sequence.finish(reason, error);
-        self.step_observers.tell(|| Observation::Ended { id: completion, completion: &ended });
+        let stats = || self.scheduler.stats();
+        self.step_observers.tell(|| Observation::Ended { id: completion, completion: &ended, stats: stats() });
         if let Some(output) = group.take(ended) {
             self.groups.remove(&id);
             self.step_observers.tell(|| Observation::Finished { id, output: &output });

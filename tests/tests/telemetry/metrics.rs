@@ -77,6 +77,7 @@ fn numbers_of_the_moment_are_those_of_the_engine() {
     for request in requests() {
         engine.submit(request).expect("a valid request");
     }
+    assert_eq!(metrics().num_requests_waiting, COMPLETIONS as u64);
     let mut usage = Vec::new();
     while engine.has_work() {
         engine.step();
@@ -114,6 +115,7 @@ fn hits_preemptions_refusals_and_aborts_are_counted() {
     assert_eq!(found.prompt_tokens - before, 12 + tokens);
     assert_eq!(found.request_queue_time_seconds.count(), 2);
     assert!(engine.abort(id));
+    assert_eq!(metrics().num_requests_running, 0);
     engine.submit(request("none", 0, 1)).expect_err("an empty prompt");
     while engine.has_work() {
         engine.step();

@@ -29,7 +29,7 @@ struct Listener(Rc<RefCell<Vec<Told>>>);
 impl StepObserver for Listener {
     fn observe(&mut self, what: &Observation<'_>) {
         self.0.borrow_mut().push(match *what {
-            Observation::Submitted { id, request, limit } => {
+            Observation::Submitted { id, request, limit, .. } => {
                 assert_eq!(Some(limit), request.params.max_tokens);
                 Told::Submitted(id, request.params.n)
             }
@@ -43,7 +43,7 @@ impl StepObserver for Listener {
                 let tokens = outcomes.iter().map(|outcome| outcome.tokens.len()).sum();
                 Told::Completed(plan.step().0, outcomes.len(), tokens)
             }
-            Observation::Ended { id, completion } => Told::Ended(id, completion.steps.len()),
+            Observation::Ended { id, completion, .. } => Told::Ended(id, completion.steps.len()),
             Observation::Finished { id, output } => Told::Finished(id, output.id.clone()),
             Observation::TurnEnded { .. } => Told::TurnEnded,
             ref other => panic!("nothing of this kind happens here: {other:?}"),

@@ -8,10 +8,9 @@
 //! Stages nest: chunks lie in a prefill, and of one completion only one is open at a time. With two steps in flight the next
 //! chunk is queued while one runs; it counts from the end of that one, which is when the device gets to it.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 
-use deepinfer_scheduler::{Phase, PlannedRequest, RequestId, StepId, StepPlan};
+use deepinfer_scheduler::{Phase, PlannedRequest, RequestId, RequestMap, StepId, StepPlan};
 
 use crate::output::Completion;
 use crate::request::Request;
@@ -72,7 +71,7 @@ pub(crate) trait Sink {
 /// All completions that have not ended.
 #[derive(Debug)]
 pub(crate) struct Lifecycles<T> {
-    completions: HashMap<RequestId, Lifecycle<T>, BuildHasherDefault<IdHasher>>,
+    completions: RequestMap<Lifecycle<T>>,
 }
 
 #[derive(Debug)]
@@ -88,7 +87,7 @@ struct Lifecycle<T> {
 
 impl<T> Default for Lifecycles<T> {
     fn default() -> Self {
-        Self { completions: HashMap::default() }
+        Self { completions: RequestMap::default() }
     }
 }
 
@@ -96,7 +95,7 @@ impl<T> Lifecycles<T> {
     /// Takes in an observation and tells the sink what begins and ends by it.
     pub(crate) fn observe(&mut self, what: &Observation<'_>, sink: &mut impl Sink<Data = T>) {
         match *what {
-            Observation::Submitted { id, request, limit } => {
+            Observation::Submitted { id, request, limit, .. } => {
                 for index in 0..request.params.n {
                     let id = id.completion(index);
                     let mut data = sink.begin(id, request, index, limit);
@@ -111,7 +110,7 @@ impl<T> Lifecycles<T> {
                     self.complete(plan.step(), planned, outcome.tokens.len(), sink);
                 }
             }
-            Observation::Ended { id, completion } => {
+            Observation::Ended { id, completion, .. } => {
                 if let Some(life) = self.completions.remove(&id) {
                     life.end(id, Some(completion), sink);
                 }
@@ -202,28 +201,5 @@ impl<T> Lifecycle<T> {
     fn end(mut self, id: RequestId, completion: Option<&Completion>, sink: &mut impl Sink<Data = T>) {
         self.leave_all(id, sink);
         sink.end(self.data, id, completion);
-    }
-}
-
-/// A hash of names that are consecutive numbers: one multiplication, since one is looked up for each row of a step.
-#[derive(Default)]
-pub(crate) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        // The odd number nearest to 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 3, 6.4). The table
-        // takes both ends of the product.
-        let product = u128::from(self.0 ^ value) * 0x9E37_79B9_7F4A_7C15;
-        self.0 = product as u64 ^ (product >> 64) as u64;
     }
 }

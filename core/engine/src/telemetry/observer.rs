@@ -59,6 +59,8 @@ pub enum Observation<'a> {
         request: &'a Request,
         /// Most output tokens of a completion.
         limit: usize,
+        /// Numbers after that.
+        stats: Stats,
     },
     /// A request was refused.
     Refused {
@@ -99,6 +101,8 @@ pub enum Observation<'a> {
         id: RequestId,
         /// All of it.
         completion: &'a Completion,
+        /// Numbers after that.
+        stats: Stats,
     },
     /// The last completion of a request has ended.
     Finished {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use deepinfer_scheduler::{Outcome, Phase, RequestId, StepPlan};
+use deepinfer_scheduler::{Outcome, Phase, RequestId, Stats, StepPlan};
 
 use crate::output::Completion;
 use crate::request::Request;
@@ -164,7 +164,8 @@ impl Recorder {
         }
         self.lifecycles.observe(what, &mut Timed { now, metrics, trace: self.trace.as_mut() });
         match *what {
-            Observation::Submitted { id, request, limit } => {
+            Observation::Submitted { id, request, limit, stats } => {
+                metrics.take_stats(&stats);
                 flight.submitted(now, id, request, limit);
                 metrics.request_params_n.record(request.params.n as f64);
             }
@@ -183,7 +184,10 @@ impl Recorder {
                 metrics.failed_steps_total += 1;
                 flight.failed(plan.step(), &error.to_string());
             }
-            Observation::Ended { completion, .. } => metrics.count_end(completion.finish_reason),
+            Observation::Ended { completion, stats, .. } => {
+                metrics.take_stats(&stats);
+                metrics.count_end(completion.finish_reason);
+            }
             Observation::Finished { id, .. } => flight.finished(id),
             Observation::TurnEnded { stats } => {
                 self.phase(now, None, metrics);
@@ -198,12 +202,13 @@ impl Recorder {
         let Some(trace) = &mut self.trace else { return };
         match *what {
             Observation::Phase { phase, step } => trace.phase(now, phase, step),
+            Observation::Submitted { ref stats, .. } | Observation::Ended { ref stats, .. } => trace.count(now, stats),
             Observation::Scheduled { plan, ref stats } => trace.scheduled(now, plan, stats),
             Observation::Completed { plan, .. } => trace.step_ended(now, plan.step(), None),
             Observation::Failed { plan, error } => trace.step_ended(now, plan.step(), Some(&error.to_string())),
             Observation::TurnEnded { ref stats } => {
                 trace.turn_ended(now, stats);
-                trace.flush_if_due(now);
+                trace.flush_if_due(now, !has_work(stats));
             }
             _ => {}
         }
@@ -231,8 +236,7 @@ impl StepObserver for Recorder {
             Observation::Failed { plan, error } => self.fault(&format!("step {} failed: {error}", plan.step().0)),
             Observation::TurnEnded { stats } => {
                 self.in_turn = false;
-                let goes_on = stats.running + stats.waiting + stats.in_flight > 0;
-                let line = self.stats_line.turn_ended(now, goes_on, &telemetry.known().metrics);
+                let line = self.stats_line.turn_ended(now, has_work(&stats), &telemetry.known().metrics);
                 if let Some(line) = line {
                     tracing::info!(target: STATS_TARGET, "{line}");
                 }
@@ -249,15 +253,23 @@ impl Drop for Recorder {
         }
         let telemetry = self.telemetry.clone();
         let now = telemetry.0.origin.elapsed();
-        let mut known = telemetry.known();
-        self.lifecycles.close(&mut Timed { now, metrics: &mut known.metrics, trace: self.trace.as_mut() });
+        let line = {
+            let metrics = &mut telemetry.known().metrics;
+            self.lifecycles.close(&mut Timed { now, metrics, trace: self.trace.as_mut() });
+            self.stats_line.end(metrics)
+        };
         if let Some(trace) = &mut self.trace {
             trace.end(now);
         }
-        if let Some(line) = self.stats_line.end(&known.metrics) {
+        if let Some(line) = line {
             tracing::info!(target: STATS_TARGET, "{line}");
         }
     }
+}
+
+/// Whether another turn has something to do.
+fn has_work(stats: &Stats) -> bool {
+    stats.running + stats.waiting + stats.in_flight > 0
 }
 
 /// What begins and ends at this moment.

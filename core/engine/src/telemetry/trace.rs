@@ -156,9 +156,10 @@ impl Trace {
         self.nestable(now, 'e', "request", id.0, name, &args.unwrap_or_default());
     }
 
-    /// Writes what is due, in whole events. What cannot be written ends the trace, with a warning.
-    pub(crate) fn flush_if_due(&mut self, now: Duration) {
-        if self.text.len() >= BUFFER_BYTES || now >= self.last_flush + FLUSH_INTERVAL {
+    /// Writes what is due, in whole events; all of it before a pause, whose end nobody knows. What cannot be written ends the
+    /// trace, with a warning.
+    pub(crate) fn flush_if_due(&mut self, now: Duration, before_pause: bool) {
+        if before_pause || self.text.len() >= BUFFER_BYTES || now >= self.last_flush + FLUSH_INTERVAL {
             self.last_flush = now;
             self.flush();
         }
@@ -210,7 +211,8 @@ impl Trace {
         ));
     }
 
-    fn count(&mut self, now: Duration, stats: &Stats) {
+    /// Shows how many run and wait and how full the cache is, if that has changed.
+    pub(crate) fn count(&mut self, now: Duration, stats: &Stats) {
         let counters = (stats.running, stats.waiting, kv_cache_usage(stats));
         if self.counters == Some(counters) {
             return;
@@ -246,5 +248,89 @@ struct Microseconds(Duration);
 impl std::fmt::Display for Microseconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{:03}", self.0.as_micros(), self.0.subsec_nanos() % 1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Remembers what each call wrote, and fails from the call `full` on.
+    #[derive(Clone)]
+    struct Calls {
+        written: Arc<Mutex<Vec<String>>>,
+        full: usize,
+    }
+
+    impl Write for Calls {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut written = self.written.lock().expect("nobody panics here");
+            let is_full = written.len() >= self.full;
+            written.push(String::from_utf8(bytes.to_vec()).expect("text"));
+            if is_full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn trace(full: usize) -> (Trace, Arc<Mutex<Vec<String>>>) {
+        let calls = Calls { written: Arc::default(), full };
+        let written = calls.written.clone();
+        (Trace::begin(Box::new(calls)).expect("the first call succeeds"), written)
+    }
+
+    fn turn(trace: &mut Trace, at: Duration) {
+        trace.phase(at, StepPhase::Schedule, StepId(1));
+        trace.turn_ended(at, &Stats::default());
+        trace.flush_if_due(at, false);
+    }
+
+    #[test]
+    fn whole_events_are_written_once_a_second_and_when_there_are_many() {
+        let (mut trace, written) = trace(usize::MAX);
+        let calls = || written.lock().expect("nobody panics here").len();
+        assert_eq!(calls(), 1, "the beginning");
+        for at in [0, 400, 999] {
+            turn(&mut trace, Duration::from_millis(at));
+        }
+        assert_eq!(calls(), 1, "nothing is due");
+        turn(&mut trace, Duration::from_millis(1000));
+        assert_eq!(calls(), 2);
+        for _ in 0..2000 {
+            turn(&mut trace, Duration::from_millis(1500));
+        }
+        let before = calls();
+        assert!(before > 5, "{before} calls");
+        trace.phase(Duration::from_millis(1501), StepPhase::Schedule, StepId(2));
+        trace.turn_ended(Duration::from_millis(1501), &Stats::default());
+        trace.flush_if_due(Duration::from_millis(1501), true);
+        assert_eq!(calls(), before + 1, "nothing is kept during a pause");
+        let mut so_far = String::new();
+        for text in written.lock().expect("nobody panics here").iter() {
+            so_far += text;
+            // Readers take an array without its end; this test closes it.
+            serde_json::from_str::<Vec<serde_json::Value>>(&format!("{so_far}]")).expect("events are whole");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_full_ends_the_trace_and_not_the_run() {
+        let (mut trace, written) = trace(1);
+        for at in 1..10 {
+            turn(&mut trace, Duration::from_secs(at));
+        }
+        trace.end(Duration::from_secs(10));
+        assert_eq!(written.lock().expect("nobody panics here").len(), 2, "the beginning, and what failed");
+    }
+
+    #[test]
+    fn times_are_microseconds_with_nanoseconds_behind_the_point() {
+        for (nanos, text) in [(0, "0.000"), (5, "0.005"), (1_234_567, "1234.567"), (2_000_000_010, "2000000.010")] {
+            assert_eq!(Microseconds(Duration::from_nanos(nanos)).to_string(), text);
+        }
     }
 }
