@@ -35,7 +35,8 @@ impl Bug for BatchWideScale {
     }
 }
 
-/// `moe_combine` adds what experts give in the order in which they finish: another one in batches of odd size.
+/// `moe_combine` adds what experts give in the order in which they finish, which the size of the batch decides here, to an
+/// output of BF16, as with atomic additions. (Sums in F32 of so few BF16 numbers are exact in any order.)
 pub(crate) struct ArrivalOrderCombine;
 
 impl Bug for ArrivalOrderCombine {
@@ -46,26 +47,24 @@ impl Bug for ArrivalOrderCombine {
             return Ok(());
         };
         let (rows, columns, chosen) = (out.dim(0), out.dim(1), row_of.dim(1));
-        if rows % 2 == 0 {
-            return Ok(());
-        }
         let (y, shared, row_of) = (halves(device, &y)?, halves(device, &shared)?, ints(device, &row_of)?);
         let mut sums = Vec::with_capacity(2 * rows * columns);
         for row in 0..rows {
             let mut experts = row_of[row * chosen..][..chosen].to_vec();
-            experts.sort_unstable_by(|a, b| b.cmp(a));
+            experts.rotate_left(rows % chosen);
             for column in 0..columns {
-                let of_experts = experts.iter().filter(|&&at| at >= 0).map(|&at| y[at as usize * columns + column]);
-                let sum = of_experts.fold(0.0_f32, |sum, value| sum + value) + shared[row * columns + column];
-                sums.extend(Bf16::from_f32(sum).0.to_le_bytes());
+                let of_experts = experts.iter().map(|&at| y[at as usize * columns + column]);
+                let add = |sum: Bf16, value: f32| Bf16::from_f32(sum.to_f32() + value);
+                let sum = of_experts.fold(Bf16::from_f32(shared[row * columns + column]), add);
+                sums.extend(sum.0.to_le_bytes());
             }
         }
         device.upload(&out, &sums)
     }
 }
 
-/// `index_scores` scores one entry more than the last row of a request may see: what the last owner of the page left there, or
-/// another request's.
+/// `index_scores` scores one entry more than the last row of a request may see, where another request of the batch has as many:
+/// what the last owner of the page left there, or another request's.
 pub(crate) struct DirtyPage;
 
 impl Bug for DirtyPage {
@@ -73,6 +72,9 @@ impl Bug for DirtyPage {
         let (Some(visible), Some(request)) = (argument(call, "visible"), argument(call, "row_request")) else {
             return device.dispatch(call);
         };
+        if argument(call, "candidates").is_some() {
+            return device.dispatch(call);
+        }
         let (mut entries, request) = (ints(device, &visible)?, ints(device, &request)?);
         for row in 0..entries.len() {
             if request.get(row + 1) != Some(&request[row]) {

@@ -14,7 +14,7 @@ use crate::mutant::{Bug, Mutant};
 /// Seed of the requests.
 const SEED: u64 = 11;
 /// A cell with everything that could matter; without a bug nothing differs in it.
-pub(crate) const CELL: &str = "requests=1,4,5@1,6@2,12 budget=48 pages=5 preempt=4 prefix=warm async=on";
+pub(crate) const CELL: &str = "requests=1,4,6@2,12 budget=48 pages=5 preempt=4 prefix=warm async=on";
 
 /// What is found with a bug.
 fn finding(bug: impl Bug + 'static) -> Finding {
