@@ -1,6 +1,7 @@
-//! Repository chores: `cargo xtask codegen [--check]`.
+//! Repository chores: `cargo xtask codegen [--check]`, `cargo xtask cuda`.
 
 mod codegen;
+mod cuda;
 
 use anyhow::{Result, bail};
 
@@ -9,6 +10,7 @@ fn main() -> Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["codegen"] => codegen::run(codegen::Mode::Write),
         ["codegen", "--check"] => codegen::run(codegen::Mode::Check),
-        _ => bail!("usage: cargo xtask codegen [--check]"),
+        ["cuda"] => cuda::fetch(),
+        _ => bail!("usage: cargo xtask codegen [--check] | cuda"),
     }
 }

@@ -1,11 +1,23 @@
-//! NVIDIA GPUs, with the Blackwell data-centre generation (`sm_100`) as the aim.
+//! NVIDIA GPUs, with the Blackwell data-centre generation (`sm_100`) as the aim and Hopper (`sm_90a`) as what is run.
 //!
-//! This version finds the driver and its devices and has no kernels: every op of the catalogue is missing, and a device
-//! cannot be opened. The driver is looked for when it is asked about, so that the plugin builds and loads on machines
-//! without CUDA.
+//! - `driver`: what the driver says about its devices; `backend`: the runtime table; `device`, `memory`, `stream`, `graph`:
+//!   its objects; `error`: what a status means to the caller.
+//! - `image`: the machine code of `kernels/`, embedded by `build.rs`; `launch`: how a kernel is queued.
+//! - `ops`: one file per op, named after it, beside `kernels/OP.cu`; the meaning of each op is `plugin-api/OPS.md`.
+//!
+//! The driver is looked for when it is asked about, so that the plugin builds and loads on machines without CUDA.
 
-#![deny(unsafe_code)]
+#![allow(unsafe_code)]
 
+mod backend;
+mod device;
 mod driver;
+mod error;
+mod graph;
+mod image;
+mod launch;
+mod memory;
+mod ops;
+mod stream;
 
-deepinfer_plugin_api::export_backend!(deepinfer_plugin_api::sdk::ProbeOnly<driver::Nvidia>);
+deepinfer_plugin_api::export_backend!(backend::Nvidia);

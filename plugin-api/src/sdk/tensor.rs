@@ -11,6 +11,7 @@ mod meta;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use deepinfer_numerics::Bf16;
 
@@ -23,6 +24,7 @@ pub use self::desc::{Desc, DescList};
 use self::meta::Meta;
 use self::rows::split_rows;
 pub use self::rows::{FloatRowMut, FloatRows, Rows};
+pub use self::view::View;
 
 /// Rust type of the elements of a plain format.
 pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {

@@ -10,7 +10,7 @@ use crate::sdk::Fault;
 use super::Element;
 
 /// Largest number of dimensions.
-const MAX_RANK: usize = 4;
+pub(super) const MAX_RANK: usize = 4;
 
 /// Shape, strides and format of a tensor, read once.
 #[derive(Clone, Copy)]

@@ -1,7 +1,9 @@
 //! Views against a model of them: every element by its own offset.
 
-use super::{FloatRowMut, In, InList, Out};
-use crate::abi::{DI_QS_BLOCK, DiQuant, DiTensor, DiTensorList};
+use super::{FloatRowMut, In, InList, Out, View};
+use crate::abi::{
+    DI_CODE_E4M3FN, DI_CODE_E8M0FNU, DI_QO_MULTIPLY, DI_QS_BLOCK, DI_SL_ROW_MAJOR, DiQuant, DiTensor, DiTensorList,
+};
 use crate::check::Shaped;
 use crate::format::Format;
 
@@ -190,4 +192,28 @@ fn float_rows_round_as_they_are_stored() {
     assert!(matches!(rows[0], FloatRowMut::Bf16(_)));
     rows[0].zero();
     assert_eq!(rows[0].load(&mut Vec::new()), [0.0; 3]);
+}
+
+#[test]
+fn a_view_is_aligned_at_the_last_dimension_and_has_the_scales() {
+    assert_eq!(size_of::<View>(), 2 * 8 + 3 * 4 * 8 + 2 * 4);
+    let (mut scales, mut codes) = (Memory::new(&[2, 2], &[2, 1], 4), Memory::new(&[2, 40], &[64, 1], 104));
+    let scale = scales.tensor((DI_CODE_E8M0FNU, 8), 4);
+    let quant = DiQuant {
+        struct_size: size_of::<DiQuant>() as u32,
+        scheme: DI_QS_BLOCK,
+        block: [1, 32, 0, 0],
+        scale_layout: DI_SL_ROW_MAJOR,
+        scale_op: DI_QO_MULTIPLY,
+        scale: &raw const scale,
+        global_scale: std::ptr::null(),
+        zero_point: std::ptr::null(),
+    };
+    let mut raw = codes.tensor((DI_CODE_E4M3FN, 8), 104);
+    raw.quant = &raw const quant;
+    let view = input(&raw).unwrap().view().unwrap();
+    assert_eq!((view.shape, view.strides, view.scale_strides), ([1, 1, 2, 40], [0, 0, 64, 1], [0, 0, 2, 1]));
+    assert_eq!((view.data, view.scale, view.rank), (raw.data.cast(), scale.data.cast(), 2));
+    assert_eq!((view.format(), view.rows(), view.columns()), (Some(Format::Fp8Row32), 2, 40));
+    assert_eq!(View::ABSENT.rows(), 0);
 }

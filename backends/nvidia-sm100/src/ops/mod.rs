@@ -1,0 +1,7 @@
+//! One file per op: what cannot be checked on the device, the grid, and the launch.
+
+// Kernel functions have the signature of the SDK.
+#![allow(clippy::needless_pass_by_value)]
+
+mod gather;
+mod rstd;
