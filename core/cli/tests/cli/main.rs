@@ -22,3 +22,4 @@ mod reports;
 mod scaffold;
 mod telemetry;
 mod usage;
+mod verify;
