@@ -236,9 +236,12 @@ impl Engine {
         };
         let id = self.scheduler.add(spec).map_err(|error| refusal(&error))?;
         let shared = Shared::new(request, self.model.config(), seed, limit);
-        let stats = || self.scheduler.stats();
-        let request = &shared.request;
-        self.step_observers.tell(|| Observation::Submitted { id, request, limit, stats: stats() });
+        self.step_observers.tell(|| Observation::Submitted {
+            id,
+            request: &shared.request,
+            limit,
+            stats: self.scheduler.stats(),
+        });
         for index in 0..shared.request.params.n {
             let sequence = Sequence::new(&shared, index, self.tokenizer.as_ref());
             self.sequences.insert(id.completion(index), (id, sequence));
@@ -412,15 +415,12 @@ impl Engine {
     fn draw(&mut self, forward: Forward) -> StepInFlight {
         let Forward { plan, queued } = forward;
         self.step_observers.tell(|| Observation::Phase { phase: StepPhase::Sample, step: plan.step() });
-        let rows: Vec<SampleRow<'_>> = plan
-            .requests()
-            .iter()
-            .filter(|planned| planned.samples())
-            .map(|planned| match self.sequences.get(&planned.id) {
-                Some((_, sequence)) if self.scheduler.is_live(planned) => sequence.sample_row(),
-                _ => SampleRow::unused(planned.end()),
-            })
-            .collect();
+        let mut rows: Vec<SampleRow<'_>> = Vec::with_capacity(plan.sample_rows());
+        let drawn = plan.requests().iter().filter(|planned| planned.samples());
+        rows.extend(drawn.map(|planned| match self.sequences.get(&planned.id) {
+            Some((_, sequence)) if self.scheduler.is_live(planned) => sequence.sample_row(),
+            _ => SampleRow::unused(planned.end()),
+        }));
         let device = self.model.device().as_ref();
         let queued = queued.and_then(|(drawn_from, logits)| {
             let tokens = self.sampler.enqueue(device, self.model.arena(), &drawn_from, &rows)?;
@@ -554,8 +554,11 @@ impl Engine {
         self.scheduler.abort(completion);
         let group = self.groups.get_mut(&id).expect("a request lives as long as its completions");
         let ended = sequence.finish(reason, error);
-        let stats = || self.scheduler.stats();
-        self.step_observers.tell(|| Observation::Ended { id: completion, completion: &ended, stats: stats() });
+        self.step_observers.tell(|| Observation::Ended {
+            id: completion,
+            completion: &ended,
+            stats: self.scheduler.stats(),
+        });
         if let Some(output) = group.take(ended) {
             self.groups.remove(&id);
             self.step_observers.tell(|| Observation::Finished { id, output: &output });

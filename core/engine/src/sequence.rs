@@ -97,11 +97,17 @@ impl Group {
     }
 }
 
+/// Log-probabilities and largest logits of a token, each if asked for.
+type Details = (Option<TokenLogprob>, Option<Vec<(u32, f32)>>);
+
 /// A completion that runs.
 pub(crate) struct Sequence {
     pub(crate) shared: Rc<Shared>,
     pub(crate) index: usize,
-    steps: Vec<StepOutput>,
+    /// Tokens of the output.
+    tokens: Vec<u32>,
+    /// What else is known of each of them; empty if nothing else was asked for, which saves most of the memory.
+    details: Vec<Details>,
     seen: SeenTokens,
     text: Option<TextStream>,
     /// Set by the token that ends the output.
@@ -115,7 +121,8 @@ impl Sequence {
         Self {
             shared: shared.clone(),
             index,
-            steps: Vec::new(),
+            tokens: Vec::new(),
+            details: Vec::new(),
             seen: SeenTokens::new(params, &shared.adjustments),
             text: tokenizer.map(|tokenizer| TextStream::new(tokenizer, params)),
             finish_reason: None,
@@ -136,7 +143,7 @@ impl Sequence {
 
     /// What the next token is drawn with.
     pub(crate) fn sample_row(&self) -> SampleRow<'_> {
-        let (params, output_len) = (&self.shared.request.params, self.steps.len());
+        let (params, output_len) = (&self.shared.request.params, self.tokens.len());
         let seen = self.seen.list();
         let penalty = |value, off| if seen.is_some() { value } else { off };
         SampleRow {
@@ -167,7 +174,7 @@ impl Sequence {
         logits: Option<&[f32]>,
         config: &ModelConfig,
     ) -> Result<TokenEvent, EngineError> {
-        let index = self.steps.len();
+        let index = self.tokens.len();
         let params = &self.shared.request.params;
         let token = match self.forced(index) {
             Some(forced) => forced,
@@ -190,7 +197,10 @@ impl Sequence {
             Some(_) => Some(FinishReason::Stop),
             None => is_last.then_some(FinishReason::Length),
         };
-        self.steps.push(step.clone());
+        self.tokens.push(token);
+        if self.wants_logits() {
+            self.details.push((step.logprob.clone(), step.logits.clone()));
+        }
         self.seen.push(token);
         if let (Some(text), true) = (&mut self.text, self.finish_reason.is_some()) {
             text.end();
@@ -213,9 +223,14 @@ impl Sequence {
             Some(_) => FinishReason::Error,
             None => self.finish_reason.unwrap_or(reason),
         };
+        let mut details = self.details.into_iter();
+        let step = |token_id| {
+            let (logprob, logits) = details.next().unwrap_or_default();
+            StepOutput { token_id, logprob, logits }
+        };
         Completion {
             index: self.index,
-            steps: self.steps,
+            steps: self.tokens.into_iter().map(step).collect(),
             text: self.text.map(|text| text.text().to_owned()),
             finish_reason,
             stop_reason: self.stop_reason,

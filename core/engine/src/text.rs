@@ -39,8 +39,8 @@ impl TextStream {
             return None;
         }
         let before = self.text.len();
-        self.text.push_str(&self.decoder.as_mut()?.push(token)?);
-        if !may_stop {
+        self.decoder.as_mut()?.push_to(token, &mut self.text);
+        if !may_stop || self.text.len() == before {
             return None;
         }
         let matches = self.stop.iter().filter_map(|stop| {

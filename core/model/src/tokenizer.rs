@@ -234,11 +234,25 @@ pub struct DetokenizeStream {
 impl DetokenizeStream {
     /// Takes the next id; returns the text that became certain, `None` if there is none.
     pub fn push(&mut self, id: u32) -> Option<String> {
-        self.undecided.extend_from_slice(self.tokenizer.token_bytes(id));
-        let decided = self.undecided.len() - incomplete_tail(&self.undecided);
-        let text = String::from_utf8_lossy(&self.undecided[..decided]).into_owned();
-        self.undecided.drain(..decided);
+        let mut text = String::new();
+        self.push_to(id, &mut text);
         (!text.is_empty()).then_some(text)
+    }
+
+    /// As [`push`](Self::push), for one who collects the text.
+    pub fn push_to(&mut self, id: u32, text: &mut String) {
+        let bytes = self.tokenizer.token_bytes(id);
+        // Most tokens are whole characters.
+        if self.undecided.is_empty()
+            && let Ok(whole) = std::str::from_utf8(bytes)
+        {
+            text.push_str(whole);
+            return;
+        }
+        self.undecided.extend_from_slice(bytes);
+        let decided = self.undecided.len() - incomplete_tail(&self.undecided);
+        text.push_str(&String::from_utf8_lossy(&self.undecided[..decided]));
+        self.undecided.drain(..decided);
     }
 
     /// Ends the text: an incomplete last character becomes U+FFFD.
