@@ -6,6 +6,8 @@
 
 #[path = "build/nvcc.rs"]
 mod nvcc;
+#[path = "build/tables.rs"]
+mod tables;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,7 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(cuda_kernels)");
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("Cargo sets it"));
     let output = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo sets it"));
+    fs::write(output.join(tables::FILE), tables::text()).expect("OUT_DIR is writable");
     let sources = kernels(&root.join("kernels"));
     match Nvcc::find(&root.join("../../target/cuda")) {
         Ok(nvcc) => {

@@ -49,14 +49,20 @@ impl Nvcc {
     /// The image of `kernels/NAME.cu`: from the cache if a file of this content was compiled before.
     pub(crate) fn image(&self, folder: &Path, name: &str, output: &Path) -> Result<PathBuf, String> {
         let source = folder.join(format!("{name}.cu"));
-        let key = self.key(folder, &source)?;
+        let key = self.key(folder, &source, output)?;
         let (kept, image) =
             (self.cache.join(format!("{name}-{key:016x}.fatbin")), output.join(format!("{name}.fatbin")));
         if fs::copy(&kept, &image).is_ok() {
             return Ok(image);
         }
         let mut command = Command::new(&self.program);
-        command.args(FLAGS).args(["-fatbin", "-t", "0", "--resource-usage"]).arg("-I").arg(folder);
+        command
+            .args(FLAGS)
+            .args(["-fatbin", "-t", "0", "--resource-usage"])
+            .arg("-I")
+            .arg(folder)
+            .arg("-I")
+            .arg(output);
         for target in &self.targets {
             command.args(["-gencode", &format!("arch=compute_{target},code=sm_{target}")]);
         }
@@ -78,10 +84,10 @@ impl Nvcc {
     }
 
     /// A number of all that the image follows from.
-    fn key(&self, folder: &Path, source: &Path) -> Result<u64, String> {
+    fn key(&self, folder: &Path, source: &Path, output: &Path) -> Result<u64, String> {
         let mut hasher = DefaultHasher::new();
         (&self.version, &self.targets, FLAGS).hash(&mut hasher);
-        let mut files = vec![source.to_owned()];
+        let mut files = vec![source.to_owned(), output.join(crate::tables::FILE)];
         headers(&folder.join("common"), &mut files);
         files.sort();
         for file in files {

@@ -111,10 +111,10 @@ macro_rules! launch {
         }
         let stream: &$crate::stream::Stream = $stream;
         let faults = stream.faults().address();
-        let mut params = [$(address(&$param),)+ address(&faults)];
         // SAFETY: the kernel's parameters are declared in the file of its name in `kernels/`, in this order; the views
         // name memory that the boundary keeps until the stream has passed.
-        unsafe { $crate::launch::enqueue(stream, &$function, $grid, &mut params) }
+        // Temporaries among the parameters live until the call returns.
+        unsafe { $crate::launch::enqueue(stream, &$function, $grid, &mut [$(address(&$param),)+ address(&faults)]) }
     }};
 }
 pub(crate) use launch;

@@ -50,6 +50,12 @@ static TABLE: [u32; 1 << INDEX_BITS] = {
     table
 };
 
+/// For kernels in other languages: `2^(-i/256)` in Q1.31, to nearest.
+#[must_use]
+pub fn table() -> [u32; 1 << INDEX_BITS] {
+    TABLE
+}
+
 /// `2^46 e^-x`; exactly `2^46` at 0, and 0 for `x >= 32`. It never rises with `x`.
 ///
 /// `x` must not be negative and not NaN; both count as zero.

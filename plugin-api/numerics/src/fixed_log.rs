@@ -47,6 +47,12 @@ static TABLE: [Entry; TABLE_LEN] = {
     table
 };
 
+/// For kernels in other languages: `-ln(c)` in Q0.64, to nearest, for `c = ceil(2^22 / (128 + i)) / 2^15`.
+#[must_use]
+pub fn table() -> [u64; TABLE_LEN] {
+    std::array::from_fn(|i| TABLE[i].ln)
+}
+
 /// `1 / k` in Q0.64, rounded down, for the series; entries 0 and 1 are not used.
 const INVERSES: [u64; TERMS + 1] = {
     let mut inverses = [u64::MAX; TERMS + 1];
