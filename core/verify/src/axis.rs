@@ -137,7 +137,7 @@ impl Cells {
             seed: workload.seed(),
             dealt: 0,
             pool: (0..).filter(is_wanted).take(requests).collect(),
-            companions: Deck::new(varies(Axis::Companions), &[1, 2, 7, 32, 1, 2, 7, 2, 7, 100]),
+            companions: Deck::new(varies(Axis::Companions), &[1, 2, 7, 32, 1, 2, 7, 2, 7, 64]),
             budget: Deck::new(varies(Axis::Budget), &[DEFAULT_BUDGET, 16, 48, 130, 512]),
             permute: Deck::new(varies(Axis::Pages), &[false, true, true]),
             memory: Deck::new(varies(Axis::Memory), &[Memory::Ample, Memory::Ample, Memory::Tight]),

@@ -6,7 +6,7 @@ use crate::cell::{Arrival, Cell};
 use crate::error::VerifyError;
 
 /// Most cells that are tried.
-const MOST_TRIALS: usize = 60;
+const MOST_TRIALS: usize = 40;
 
 /// Makes `cell`, for which `differs` holds, plainer and smaller as long as it still holds. `keep` is the request that is left
 /// out last. The result differs, and unless the trials ran out nothing more can be taken from it.

@@ -14,7 +14,7 @@ use crate::shrink::shrink;
 use crate::trace::{CallKey, Parting, Site, Spot, Subject, Trace, distance};
 
 /// Fewest and most requests of a campaign; in between it is one for so many rows.
-const REQUESTS: (u64, u64) = (100, 1000);
+const REQUESTS: (u64, u64) = (64, 1000);
 const ROWS_PER_REQUEST: u64 = 1500;
 
 /// Runs cells in processes that have run nothing else.

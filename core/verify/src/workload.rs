@@ -117,7 +117,9 @@ impl Workload {
     /// Request `number`, whose name is its number.
     pub fn request(&self, number: usize) -> Request {
         let mut noise = Noise::new(self.seed, Domain::Request, number as u64);
-        let length = noise.pick(&self.lengths);
+        let (one, other) = (noise.pick(&self.lengths), noise.pick(&self.lengths));
+        // Half of them are the shorter of two: most edges lie low, and more cells fit into as many rows.
+        let length = if noise.below(2) == 0 { one } else { one.min(other) };
         let mut prompt = self.shared_beginning(&mut noise, length);
         let style = noise.below(3);
         let few: Vec<u32> = (0..2 + noise.below(30)).map(|_| noise.below(self.vocab_size) as u32).collect();

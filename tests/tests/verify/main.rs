@@ -4,6 +4,5 @@
 
 mod bugs;
 mod caught;
-mod clean;
 mod lab;
 mod mutant;
