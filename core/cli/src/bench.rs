@@ -24,9 +24,6 @@ use crate::terminal;
 /// # Errors
 /// The input is refused, or a fault ends the run.
 pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
-    if cfg!(debug_assertions) {
-        terminal::warning(&"this is a debug build, whose figures mean little; build with --release");
-    }
     let (report, json) = match command {
         BenchCommand::Throughput(args) => (throughput::run(args)?, args.measuring.json),
         BenchCommand::Latency(args) => (latency::run(args)?, args.measuring.json),
@@ -37,6 +34,9 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         true => serde_json::to_string_pretty(&report).map_err(Failure::fault)? + "\n",
         false => terminal::printable(&report.to_string()),
     };
+    if cfg!(debug_assertions) {
+        terminal::warning(&"this is a debug build, whose figures mean little; build with --release");
+    }
     Output::stdout()?.write(&text)
 }
 

@@ -75,7 +75,9 @@ impl Bench {
         let engine_config = EngineConfig {
             max_num_seqs: sequences,
             max_model_len: Some(tokens),
+            // All of them, so that all are admitted at once.
             pages: Some(sequences * tokens.div_ceil(PAGE_TOKENS)),
+            watermark: 0.0,
             ..EngineConfig::from_environment().map_err(Failure::input)?
         };
         let mut engine = Engine::builder(model).config(engine_config).build().map_err(Failure::input)?;

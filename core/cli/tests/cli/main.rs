@@ -5,6 +5,7 @@
 
 mod accelerators;
 mod batches;
+mod bench;
 mod broken_models;
 #[cfg(feature = "chat")]
 mod chat;

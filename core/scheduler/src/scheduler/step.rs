@@ -161,11 +161,12 @@ impl Scheduler {
     fn reach(&mut self, at: usize, end: usize, step: StepId) -> usize {
         let (key, page_tokens) = (self.running[at], self.config.page_tokens);
         let request = &self.requests[key];
-        let missing = self.config.pages_of(end).saturating_sub(request.pages.len());
-        if missing == 0 {
+        let held = request.pages.len();
+        if held * page_tokens >= end {
             return end;
         }
-        let can_run = request.pages.len() * page_tokens > request.ledger.scheduled();
+        let missing = self.config.pages_of(end) - held;
+        let can_run = held * page_tokens > request.ledger.scheduled();
         if !can_run && !self.make_room(at, step) {
             return 0;
         }
