@@ -257,16 +257,18 @@ fn plugins_of_the_variable_come_first_and_those_beside_the_executable_follow() {
 #[test]
 fn the_vendor_plugins_load_everywhere_and_say_what_they_see() {
     let runtime = Runtime::new(SearchPath::from_environment());
-    for (name, without_device) in [("nvidia", "NVIDIA driver"), ("ascend", "CANN")] {
+    let vendors =
+        [("nvidia", "NVIDIA driver", "was built without its CUDA kernels"), ("ascend", "CANN", "has no kernels")];
+    for (name, without_device, without_kernels) in vendors {
         match runtime.select(&Selection::parse(name).unwrap()) {
+            // With a device it opens, or there was no compiler when it was built.
             Ok((backend, device)) => {
-                let error = backend.open(device).unwrap_err().to_string();
-                assert_contains(&error, &[name, "has no kernels for them yet"]);
+                if let Err(error) = backend.open(device) {
+                    assert_contains(&error.to_string(), &[name, without_kernels]);
+                }
             }
             Err(error) => assert_contains(&error.to_string(), &[name, "has no device", without_device]),
         }
-        let error = runtime.open(&Selection::parse(name).unwrap()).unwrap_err();
-        assert!(matches!(error, SelectError::NoDevice { .. } | SelectError::MissingOps { .. }), "{error:?}");
     }
 }
 
