@@ -195,3 +195,84 @@ pub(crate) fn compare<'a>(
     }
     differences
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROMPT_LEN: usize = 3;
+
+    fn row(completion: usize, position: usize, logits: u64) -> Row {
+        Row { request: 5, completion, position, logits: Digest([0, logits]) }
+    }
+
+    fn completion(completion: usize, tokens: &[u32]) -> CompletionRun {
+        let tokens = tokens.to_vec();
+        CompletionRun { request: 5, completion, draws: tokens.len(), tokens, wrong_draw: None, error: None }
+    }
+
+    /// Two completions of a prompt of three tokens.
+    fn alone() -> Run {
+        let rows = [(0, [10, 11, 12, 13]), (1, [10, 11, 12, 23])];
+        let rows = rows.iter().flat_map(|&(c, logits)| (0..4).map(move |at| row(c, at, logits[at])));
+        Run {
+            rows: rows.collect(),
+            completions: vec![completion(0, &[7, 8]), completion(1, &[7, 9])],
+            ..Run::default()
+        }
+    }
+
+    fn differences(run: &Run) -> Vec<Difference> {
+        let (solo, differences) = Solo::of(&alone(), PROMPT_LEN);
+        assert_eq!(differences, []);
+        assert_eq!(solo.rows(), 8);
+        compare(run, |_| &solo, |_| PROMPT_LEN)
+    }
+
+    #[test]
+    fn equal_runs_do_not_differ_whatever_the_order_and_number_of_rows() {
+        let mut run = alone();
+        run.rows.reverse();
+        run.rows.extend([row(0, 2, 12), row(1, 3, 23)]);
+        run.rows.retain(|row| row.position > 0);
+        run.completions.reverse();
+        assert_eq!(differences(&run), []);
+    }
+
+    #[test]
+    fn rows_tokens_draws_and_failures_are_told_apart() {
+        let at = |completion, position, what| Difference { request: 5, completion, position, what };
+        let mut run = alone();
+        run.rows.extend([row(1, 3, 13), row(0, 4, 1)]);
+        run.completions[0].tokens[1] = 4;
+        run.completions[1].tokens.pop();
+        let host = HostToken { token: Some(1), adjusted: Digest([0, 0]), masked: Digest([0, 0]) };
+        let wrong = WrongDraw { position: 3, found: 7, expected: host };
+        run.completions[0].wrong_draw = Some(wrong);
+        let logits = |expected: Option<u64>, found| What::Logits {
+            expected: expected.map(|hash| Digest([0, hash])),
+            found: Digest([0, found]),
+        };
+        let expected = [
+            at(1, 3, logits(Some(23), 13)),
+            at(0, 4, logits(None, 1)),
+            at(0, 4, What::Token { expected: Some(8), found: Some(4) }),
+            at(0, 3, What::Draw(wrong)),
+            at(1, 4, What::Token { expected: Some(9), found: None }),
+        ];
+        assert_eq!(differences(&run), expected);
+
+        let mut failed = alone();
+        failed.completions[1].error = Some("no".to_owned());
+        assert_eq!(differences(&failed), [at(1, 5, What::Failed { message: "no".to_owned() })]);
+    }
+
+    #[test]
+    fn completions_that_do_not_agree_on_their_prompt_differ_alone() {
+        let mut run = alone();
+        run.rows[5].logits = Digest([0, 99]);
+        let (_, differences) = Solo::of(&run, PROMPT_LEN);
+        assert_eq!(differences.len(), 1);
+        assert_eq!((differences[0].completion, differences[0].position), (1, 1));
+    }
+}

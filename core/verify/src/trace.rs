@@ -112,12 +112,6 @@ impl Trace {
     pub(crate) fn digests(&self, spot: &Spot) -> &[Digest] {
         self.digests.get(spot).map_or(&[], Vec::as_slice)
     }
-
-    /// Spots whose hashes were taken.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.digests.len()
-    }
 }
 
 /// Whose rows are traced: completion `completion` of the requests that are added while it runs.
