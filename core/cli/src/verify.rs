@@ -3,10 +3,12 @@
 mod args;
 pub(crate) mod worker;
 
+use std::ffi::OsString;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
+use clap::ValueEnum;
 use deepinfer_verify::{Axis, Campaign, Finding, Lab, Report, Verifier, VerifyError};
 use serde::Serialize;
 
@@ -91,15 +93,54 @@ fn unverified(error: VerifyError) -> Failure {
     }
 }
 
-/// The command that repeats a finding.
+/// The arguments that choose this model again.
+fn arguments_of(model: &ModelArgs) -> Vec<OsString> {
+    let numerics = model.numerics.to_possible_value().expect("no preset is hidden").get_name().to_owned();
+    let mut arguments = vec![OsString::from("--numerics"), numerics.into()];
+    if let Some(directory) = &model.model {
+        arguments.extend(["--model".into(), directory.clone().into_os_string()]);
+    }
+    if let Some(accelerator) = &model.accelerator {
+        arguments.extend(["--accelerator".into(), accelerator.into()]);
+    }
+    arguments
+}
+
+/// The command that repeats a finding, for a shell.
 fn command_of(args: &VerifyArgs, finding: &Finding) -> String {
     let mut command = format!("deepinfer verify --seed {} --cell \"{}\"", args.seed, finding.cell);
-    let ModelArgs { model, accelerator, .. } = &args.model;
-    if let Some(directory) = model {
-        command += &format!(" --model \"{}\"", directory.display());
-    }
-    if let Some(accelerator) = accelerator {
-        command += &format!(" --accelerator \"{accelerator}\"");
+    for argument in arguments_of(&args.model) {
+        let text = argument.to_string_lossy();
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte));
+        command += &if is_plain { format!(" {text}") } else { format!(" '{}'", text.replace('\'', "'\\''")) };
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Arguments, Command};
+
+    #[test]
+    fn a_finding_is_repeated_by_a_command_that_can_be_read() {
+        let line = ["deepinfer", "verify", "--seed", "7", "--accelerator", "cpu?threads=1", "--numerics", "exact"];
+        let Command::Verify(args) = Arguments::try_parse_from(line).unwrap().command else { panic!("another command") };
+        let finding = Finding {
+            met_in: "requests=1,2".to_owned(),
+            cell: "requests=1,2@3 budget=16".to_owned(),
+            request: 1,
+            completion: 0,
+            position: 4,
+            what: "logits".to_owned(),
+            site: None,
+            restored_at: Vec::new(),
+        };
+        let command = command_of(&args, &finding);
+        let expected = "deepinfer verify --seed 7 --cell \"requests=1,2@3 budget=16\" --numerics exact --accelerator \
+                        'cpu?threads=1'";
+        assert_eq!(command, expected);
+    }
 }

@@ -3,12 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use deepinfer_verify::{Cell, Elsewhere, Run, VerifyError};
 use serde::{Deserialize, Serialize};
 
 use super::args::VerifyWorkerArgs;
-use super::lab_of;
+use super::{arguments_of, lab_of};
 use crate::args::ModelArgs;
 use crate::failure::Failure;
 use crate::process::{Link, Silence, Worker};
@@ -46,15 +45,7 @@ pub(super) struct Workers {
 impl Workers {
     /// Workers that load this model, and have `limit` for it and a cell.
     pub(super) fn new(model: &ModelArgs, limit: Duration) -> Self {
-        let numerics = model.numerics.to_possible_value().expect("no preset is hidden").get_name().to_owned();
-        let mut arguments = vec![OsString::from("--numerics"), numerics.into()];
-        if let Some(directory) = &model.model {
-            arguments.extend(["--model".into(), directory.clone().into_os_string()]);
-        }
-        if let Some(accelerator) = &model.accelerator {
-            arguments.extend(["--accelerator".into(), accelerator.into()]);
-        }
-        Self { arguments, limit }
+        Self { arguments: arguments_of(model), limit }
     }
 
     fn answer(&self, seed: u64, cell: &Cell) -> Result<Answer, String> {
