@@ -380,18 +380,4 @@ mod tests {
     fn the_command_line_is_well_formed() {
         Arguments::command().debug_assert();
     }
-
-    #[test]
-    fn the_bound_of_alternatives_is_the_engines() {
-        let of = |logits: u64| SamplingParams { logits: Some(logits as usize), ..SamplingParams::default() }.validate();
-        assert!(of(MOST_ALTERNATIVES).is_ok() && of(MOST_ALTERNATIVES + 1).is_err());
-    }
-
-    #[test]
-    fn presets_are_those_of_the_model() {
-        for preset in NumericsPreset::value_variants() {
-            let value = preset.to_possible_value().unwrap();
-            assert_eq!(Numerics::preset(value.get_name()), Some(preset.numerics()), "{preset:?}");
-        }
-    }
 }

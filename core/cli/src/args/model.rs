@@ -98,3 +98,16 @@ impl EngineArgs {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_those_of_the_model() {
+        for preset in NumericsPreset::value_variants() {
+            let value = preset.to_possible_value().unwrap();
+            assert_eq!(Numerics::preset(value.get_name()), Some(preset.numerics()), "{preset:?}");
+        }
+    }
+}

@@ -173,6 +173,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_bound_of_alternatives_is_the_engines() {
+        let of = |logits: u64| SamplingParams { logits: Some(logits as usize), ..SamplingParams::default() }.validate();
+        assert!(of(MOST_ALTERNATIVES).is_ok() && of(MOST_ALTERNATIVES + 1).is_err());
+    }
+
+    #[test]
     fn biases() {
         assert_eq!((bias("17=-2.5"), bias("0=-inf")), (Ok((17, -2.5)), Ok((0, f32::NEG_INFINITY))));
         for text in ["17", "=1", "17=", "-1=2", "17:2", "a=1"] {

@@ -77,7 +77,7 @@ pub(crate) fn changed(answers: &AnswerArgs, options: &str) -> Result<AnswerArgs,
         line.try_update_from(options.split_whitespace()).map_err(|error| {
             let text = error.to_string();
             // The paragraphs after the first are advice for a command line.
-            text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+            text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").trim_end().to_owned()
         })?;
         line.answers
     };
