@@ -97,6 +97,45 @@ fn the_c_example_draws_the_vectors() {
     draws_the_vectors(Rc::new(backend.open(0).unwrap_or_else(|e| panic!("{e}"))));
 }
 
+/// Where the boundary of `top_k` lies among equal logits, the lowest ids stay, and no more than k.
+#[test]
+fn top_k_keeps_exactly_k_of_equal_logits() {
+    let t = Tensors(device());
+    let rows = 4096;
+    // Three logits above a tie of ten among lower ones, and all equal.
+    let mut tied = vec![-1.0_f32; 64];
+    (20..30).for_each(|token| tied[token] = 1.0);
+    [50, 3, 33].iter().for_each(|&token| tied[token] = 1.25);
+    let ranked: Vec<i32> = [3, 33, 50].into_iter().chain(20..30).collect();
+    let cases = [(tied.clone(), 3, &ranked[..3]), (tied.clone(), 4, &ranked[..4]), (tied, 9, &ranked[..9])];
+    let equal: Vec<i32> = (0..1000).collect();
+    let cases = cases.into_iter().chain([1, 7, 999].map(|k| (vec![0.5; 1000], k as i32, &equal[..k])));
+    for (logits, top_k, wanted) in cases {
+        let (vocabulary, n) = (logits.len(), [rows]);
+        let token = t.poisoned(Format::I32, &n);
+        let args = FusedSample {
+            logits: &t.f32(&[rows, vocabulary], &logits.repeat(rows)),
+            // Hot, so that every token that stays is drawn.
+            inv_temperature: &t.f32(&n, &vec![0.1; rows]),
+            seed: &t.i64(&n, &vec![7; rows]),
+            position: &t.i32(&n, &(0..rows as i32).collect::<Vec<_>>()),
+            token: &token,
+            child: None,
+            min_p_log: None,
+            top_k: Some(&t.i32(&n, &vec![top_k; rows])),
+            top_p: None,
+        };
+        t.0.fused_sample(&args).unwrap_or_else(|e| panic!("{e}"));
+        let mut drawn = t.ints(&token);
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert!(drawn.iter().all(|token| wanted.contains(token)), "top_k {top_k}: drew {drawn:?}, allowed {wanted:?}");
+        // Each of 999 is missed by 4096 draws with a chance of 1/60.
+        let least = if wanted.len() < 100 { wanted.len() } else { wanted.len() * 9 / 10 };
+        assert!(drawn.len() >= least, "top_k {top_k}: of {} tokens only {drawn:?} were drawn", wanted.len());
+    }
+}
+
 /// The cases of the example `draw_distribution`, with fewer draws. Seeds are fixed, so that the result does not change.
 #[test]
 fn drawn_tokens_have_their_distribution() {

@@ -11,7 +11,7 @@ use deepinfer_tests::miniature;
 use crate::reference::{Reference, model};
 use crate::requests::{found, request, text_tokens};
 
-fn tokenizer() -> Arc<Tokenizer> {
+pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     Checkpoint::open(&miniature()).expect("the miniature").tokenizer().expect("its file").expect("it has one")
 }
 
@@ -32,7 +32,8 @@ fn completions_share_a_prompt_and_have_noise_of_their_own() {
     let requests: Vec<Request> = [(1, 2), (2, 3), (128, 3), (129, 4), (200, 2)]
         .map(|(length, n)| {
             let noisy = SamplingParams { temperature: 2.5, ..drawn(6, length as u64) };
-            let params = SamplingParams { n, logprobs: Some(1), frequency_penalty: 0.3, ..noisy };
+            let params =
+                SamplingParams { n, logprobs: Some(1), frequency_penalty: 0.3, presence_penalty: 0.2, ..noisy };
             request(length, &text[..length], params)
         })
         .to_vec();

@@ -6,9 +6,13 @@
 mod company;
 mod completions;
 mod faults;
+mod limits;
 mod memory;
+mod neighbours;
 mod prefix;
 mod reference;
 mod requests;
+mod stops;
+mod tapped;
 mod thread;
 mod waits;

@@ -28,10 +28,15 @@ fn resent_prompts_hit_all_full_pages_but_the_last_token() {
         };
         let request = request(length, &prompt, params);
         let expected = reference.run(&request, 0);
+        let before = engine.stats();
         for hit in [0, (length - 1) / 128 * 128, (length - 1) / 128 * 128] {
             let output = engine.run(request.clone(), &mut |_| true).expect("it is valid");
             assert_eq!(output.cached_tokens, hit, "{length} tokens");
             assert_eq!(found(&output, &output.outputs[0]), expected, "{length} tokens, {hit} of them from the cache");
         }
+        // The hit rate of three runs, of which two hit.
+        let stats = engine.stats();
+        let (queried, hits) = (stats.queried_tokens - before.queried_tokens, stats.hit_tokens - before.hit_tokens);
+        assert_eq!((queried, hits), (3 * length as u64, 2 * ((length - 1) / 128 * 128) as u64));
     }
 }

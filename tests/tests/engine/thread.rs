@@ -98,3 +98,41 @@ fn what_is_wrong_with_the_engine_is_said_by_spawn() {
     let error = EngineThread::spawn(move || Engine::builder(model()).config(config).build()).err().expect("no engine");
     assert!(error.to_string().starts_with("max_num_seqs is 0, but must be at least 1"), "{error}");
 }
+
+#[test]
+fn a_paused_engine_has_nothing_in_flight_and_goes_on_with_the_same_tokens() {
+    let text = text_tokens();
+    let params = SamplingParams {
+        max_tokens: Some(40),
+        temperature: 0.9,
+        seed: Some(4),
+        ignore_eos: true,
+        ..SamplingParams::default()
+    };
+    let (paused, late) = (request("paused", &text[..30], params.clone()), request("late", &text[50..70], params));
+    let expected = {
+        let reference = Reference::new();
+        [&paused, &late].map(|request| reference.run(request, 0))
+    };
+    let engine = thread(config());
+    let handle = engine.handle();
+    let mut stream = handle.submit(paused);
+    assert!(matches!(stream.next_blocking(), Some(StreamEvent::Token(_))));
+    handle.pause().blocking_recv().expect("the engine lives");
+    let late = handle.submit(late);
+    let stats = handle.stats().blocking_recv().expect("the engine lives");
+    assert_eq!((stats.in_flight, stats.waiting), (0, 1), "{stats:?}");
+    assert_eq!(handle.stats().blocking_recv().expect("the engine lives").steps, stats.steps);
+    handle.resume();
+    for (stream, expected) in [(stream, &expected[0]), (late, &expected[1])] {
+        let (_, output) = to_end(stream);
+        assert_eq!(&found(&output, &output.outputs[0]), expected);
+    }
+    // Whoever is at work when the engine goes gets what there is.
+    let endless = SamplingParams { max_tokens: Some(2000), ignore_eos: true, ..SamplingParams::default() };
+    let mut stream = handle.submit(request("endless", &text[..10], endless));
+    assert!(matches!(stream.next_blocking(), Some(StreamEvent::Token(_))));
+    drop(engine);
+    let (_, output) = to_end(stream);
+    assert_eq!(output.outputs[0].finish_reason, FinishReason::Abort);
+}
