@@ -1,5 +1,6 @@
 //! Checks that both sides make on the arguments of an op, before anything is read.
 
+use std::cell::Cell;
 use std::fmt;
 
 use crate::format::Format;
@@ -66,11 +67,14 @@ impl From<Box<ArgError>> for ArgError {
 /// boundary: each is a few comparisons that are inlined, and what composes a sentence stands apart.
 pub(crate) struct Checker {
     op: &'static str,
+    /// A list whose tensors all have the extents of its first one, which then stands for all. Lists hold the experts of a
+    /// layer: to look at each of them again for every rule is most of what the host does in a step.
+    alike: Cell<Option<&'static str>>,
 }
 
 impl Checker {
     pub(crate) const fn new(op: &'static str) -> Self {
-        Self { op }
+        Self { op, alike: Cell::new(None) }
     }
 
     #[inline]
@@ -100,7 +104,13 @@ impl Checker {
 
     #[inline]
     pub(crate) fn tensor_list(&self, name: &'static str, list: &impl ShapedList, rank: usize, formats: u32) -> Checked {
-        (0..list.len()).try_for_each(|i| self.tensor(name, list.get(i), rank, formats).map_err(|e| in_list(e, i)))
+        let mut alike = !list.is_empty();
+        for i in 0..list.len() {
+            self.tensor(name, list.get(i), rank, formats).map_err(|e| in_list(e, i))?;
+            alike &= list.get(i).shape()[..rank] == list.get(0).shape()[..rank];
+        }
+        self.alike.set(alike.then_some(name));
+        Ok(())
     }
 
     #[inline]
@@ -140,7 +150,8 @@ impl Checker {
         wanted: i64,
         expr: &'static str,
     ) -> Checked {
-        (0..list.len()).try_for_each(|i| self.extent(name, list.get(i), dim, wanted, expr).map_err(|e| in_list(e, i)))
+        let looked_at = if self.alike.get() == Some(name) { 1 } else { list.len() };
+        (0..looked_at).try_for_each(|i| self.extent(name, list.get(i), dim, wanted, expr).map_err(|e| in_list(e, i)))
     }
 
     #[inline]
@@ -225,4 +236,67 @@ pub(crate) fn extent_or_zero(tensor: Option<&impl Shaped>, dim: usize) -> i64 {
 #[inline]
 pub(crate) fn ceil_div(a: i64, b: i64) -> i64 {
     if b <= 0 { 0 } else { (a + b - 1) / b }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Row([i64; 2]);
+
+    impl Shaped for Row {
+        fn shape(&self) -> &[i64] {
+            &self.0
+        }
+
+        fn format(&self) -> Option<Format> {
+            Some(Format::F32)
+        }
+    }
+
+    struct List(Vec<Row>);
+
+    impl ShapedList for List {
+        type Item = Row;
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn get(&self, index: usize) -> &Row {
+            &self.0[index]
+        }
+    }
+
+    fn list(rows: &[[i64; 2]]) -> List {
+        List(rows.iter().copied().map(Row).collect())
+    }
+
+    /// The argument that is named when all of `rows` must be `[2, 3]`.
+    fn wrong(rows: &[[i64; 2]]) -> Option<String> {
+        let list = list(rows);
+        let checker = Checker::new("op");
+        checker.tensor_list("weight", &list, 2, Format::F32.mask()).unwrap();
+        let checked = checker.list_extent("weight", &list, 0, 2, "O");
+        checked.and_then(|()| checker.list_extent("weight", &list, 1, 3, "K")).err().map(|error| error.arg)
+    }
+
+    #[test]
+    fn the_first_wrong_tensor_of_a_list_is_named() {
+        assert_eq!(wrong(&[]), None);
+        assert_eq!(wrong(&[[2, 3]; 4]), None);
+        assert_eq!(wrong(&[[2, 4]; 4]).as_deref(), Some("weight[0]"));
+        assert_eq!(wrong(&[[2, 3], [2, 3], [2, 4], [1, 3]]).as_deref(), Some("weight[3]"));
+        assert_eq!(wrong(&[[2, 3], [2, 3], [2, 4], [2, 5]]).as_deref(), Some("weight[2]"));
+        assert_eq!(wrong(&[[2, 4], [2, 3]]).as_deref(), Some("weight[0]"));
+    }
+
+    #[test]
+    fn a_list_of_equal_tensors_says_nothing_about_another() {
+        let (equal, other) = (list(&[[2, 3]; 2]), list(&[[2, 3], [2, 4]]));
+        let checker = Checker::new("op");
+        checker.tensor_list("other", &other, 2, Format::F32.mask()).unwrap();
+        checker.tensor_list("equal", &equal, 2, Format::F32.mask()).unwrap();
+        assert_eq!(checker.list_extent("other", &other, 1, 3, "K").unwrap_err().arg, "other[1]");
+    }
 }
