@@ -1,4 +1,4 @@
-/* A backend whose ops do nothing, for measuring what a call costs before and after the plugin. Sixteen ops are called
+/* A backend whose ops do nothing, for measuring what a call costs before and after the plugin. All ops but one are called
  * directly; rstd goes through a plan. Devices and memory are those of host_backend.c. `probe_calls` counts. */
 #define NAME "null"
 #define deepinfer_backend_entry host_backend_entry
@@ -40,6 +40,18 @@ static const DiOpEntry nothings[] = {
     DIRECT(DI_OP_ENGRAM_GATHER, "engram_gather"),
     DIRECT(DI_OP_FUSED_SAMPLE, "fused_sample"),
     DIRECT(DI_OP_CONVERT_KV_INDEX, "convert_kv_index"),
+    DIRECT(DI_OP_ADJUST_LOGITS, "adjust_logits"),
+    DIRECT(DI_OP_APPLY_TOKEN_MASK, "apply_token_mask"),
+    DIRECT(DI_OP_CANDIDATE_BLOCK_MAX, "candidate_block_max"),
+    DIRECT(DI_OP_COMPRESS_AND_UPDATE_STATE, "compress_and_update_state"),
+    DIRECT(DI_OP_ENGRAM_HASH, "engram_hash"),
+    DIRECT(DI_OP_HC_MIX, "hc_mix"),
+    DIRECT(DI_OP_INDEX_SCORES, "index_scores"),
+    DIRECT(DI_OP_LOAD_PAGED_KV_CACHE, "load_paged_kv_cache"),
+    DIRECT(DI_OP_RESTORE_CANDIDATE_INDICES_INPLACE, "restore_candidate_indices_inplace"),
+    DIRECT(DI_OP_SPARSE_ATTENTION, "sparse_attention"),
+    DIRECT(DI_OP_STORE_KV_CACHE, "store_kv_cache"),
+    DIRECT(DI_OP_TOPK_SELECT, "topk_select"),
     {sizeof(DiOpEntry), DI_OP_RSTD, 1, 0, TEXT("rstd"), TEXT("planned"), 0, 0, NULL, plan_nothing, nothing,
      destroy_nothing},
 };

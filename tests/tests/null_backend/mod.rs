@@ -58,7 +58,7 @@ pub(crate) fn planned(device: &OpenDevice) -> Rstd<'static> {
     Rstd { x: t.bf16(&[2, 64]), eps: 1e-6, out: t.f32(&[2]) }
 }
 
-/// One call of each of the sixteen ops that `null.c` implements directly: three to seven tensors, plain, quantised,
+/// One call of each of sixteen ops that `null.c` implements directly: three to seven tensors, plain, quantised,
 /// absent and in lists.
 pub(crate) fn sixteen(device: &OpenDevice) -> Vec<Box<dyn OpCall>> {
     let t = Tensors(device);

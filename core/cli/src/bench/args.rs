@@ -101,6 +101,12 @@ pub(crate) struct SchedArgs {
     #[arg(long, value_name = "config.json")]
     pub(crate) config: Option<PathBuf>,
 
+    /// Make the calls to this plugin, whose ops do nothing, so that the cost of the boundary is in the figures
+    ///
+    /// The weights that it gets are not those of a model. A plugin that computes is the wrong one here.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) null_plugin: Option<String>,
+
     /// Requests that decode, several numbers apart by commas
     #[arg(long, value_name = "N,..", default_value = "1,32,128,256", value_delimiter = ',', value_parser = whole::<usize>(1..=MOST))]
     pub(crate) sequences: Vec<usize>,

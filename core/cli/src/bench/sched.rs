@@ -10,13 +10,14 @@ use deepinfer_engine::telemetry::{Observation, StepObserver, StepPhase};
 use deepinfer_engine::{Engine, EngineConfig, Event};
 use deepinfer_model::config::ModelConfig;
 use deepinfer_model::{Model, Numerics};
-use deepinfer_ops::CountingDevice;
+use deepinfer_ops::{CountingDevice, Device};
 
 use super::args::SchedArgs;
 use super::report::{Figure, Machine, Report};
 use super::{check_lengths, request};
 use crate::embedded;
 use crate::failure::Failure;
+use crate::model::{choose_accelerator, open_accelerator};
 
 /// Turns before the first that counts: buffers have their sizes then.
 const WARM_UP: usize = 20;
@@ -36,8 +37,8 @@ pub(super) fn run(args: &SchedArgs) -> Result<Report, Failure> {
     for &sequences in &args.sequences {
         let mut bench = Bench::new(&config, sequences, args)?;
         let plain: Vec<f64> = (0..args.measuring.rounds).map(|_| bench.round(args.steps)).collect();
-        let ops = bench.ops;
-        figures.push(Figure::of(format!("{sequences} sequences: turn of {ops} ops"), "us", plain));
+        let ops = bench.ops.map_or_else(String::new, |ops| format!(" of {ops} ops"));
+        figures.push(Figure::of(format!("{sequences} sequences: turn{ops}"), "us", plain));
         let phases = bench.phases(args.steps, args.measuring.rounds);
         for (phase, micros) in StepPhase::ALL.into_iter().zip(phases) {
             figures.push(Figure::of(format!("{sequences} sequences: {}", phase.name()), "us", micros));
@@ -49,7 +50,7 @@ pub(super) fn run(args: &SchedArgs) -> Result<Report, Failure> {
             "{name}, decoding after {} tokens, {} rounds of {} turns",
             args.input_len, args.measuring.rounds, args.steps
         ),
-        backend: "none (calls are made and checked)".to_owned(),
+        backend: args.null_plugin.clone().unwrap_or_else(|| "none (calls are made and checked)".to_owned()),
         machine: Machine::this(),
         figures,
     })
@@ -58,8 +59,8 @@ pub(super) fn run(args: &SchedArgs) -> Result<Report, Failure> {
 /// Requests that decode on a device that computes nothing.
 struct Bench {
     engine: Engine,
-    /// Ops of a turn.
-    ops: u64,
+    /// Ops of a turn, if they were counted.
+    ops: Option<u64>,
 }
 
 impl Bench {
@@ -70,8 +71,15 @@ impl Bench {
         let rows = EngineConfig::default().max_num_batched_tokens;
         let prefill = sequences * args.input_len / rows + args.input_len / PAGE_TOKENS + 2;
         let tokens = check_lengths(args.input_len, turns + prefill, config.max_position_embeddings)?;
-        let device = Rc::new(CountingDevice::new());
-        let model = Model::without_weights(device.clone(), config, Numerics::DEPLOY).map_err(Failure::input)?;
+        let counting = Rc::new(CountingDevice::new());
+        let device: Rc<dyn Device> = match &args.null_plugin {
+            None => counting.clone(),
+            Some(path) => {
+                let selection = choose_accelerator(Some(path)).map_err(Failure::input)?;
+                Rc::new(open_accelerator(&selection)?)
+            }
+        };
+        let model = Model::without_weights(device, config, Numerics::DEPLOY).map_err(Failure::input)?;
         let engine_config = EngineConfig {
             max_num_seqs: sequences,
             max_model_len: Some(tokens),
@@ -99,11 +107,11 @@ impl Bench {
                 }
             }
         }
-        let mut bench = Self { engine, ops: 0 };
+        let mut bench = Self { engine, ops: None };
         bench.round(WARM_UP);
-        let before = device.calls();
+        let before = counting.calls();
         bench.turn();
-        bench.ops = device.calls() - before;
+        bench.ops = Some(counting.calls() - before).filter(|&ops| ops > 0);
         Ok(bench)
     }
 
