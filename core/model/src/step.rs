@@ -421,43 +421,4 @@ mod tests {
             assert_eq!(values(&out), (start..start + len).map(place).collect::<Vec<_>>(), "{len} rows from {start}");
         }
     }
-
-    /// Not a test: prints what the metadata of 256 decode rows cost the host.
-    ///
-    /// `cargo test --release -p deepinfer-model --lib -- --ignored --nocapture cost`
-    #[test]
-    #[ignore = "a measurement"]
-    fn cost_of_the_metadata_of_256_decode_rows() {
-        use std::path::Path;
-        use std::rc::Rc;
-        use std::time::Instant;
-
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/config.v41-flash.json");
-        let config = ModelConfig::from_file(&file).unwrap();
-        let numerics = crate::Numerics::DEPLOY;
-        let device: Rc<dyn Device> = Rc::new(deepinfer_ops::CountingDevice::new());
-        let (arena, mut pack) = (Arena::new(device.clone()), Pack::default());
-        let cache = KvCache::new(&device, &config, &numerics, 1 << 16, 256).unwrap();
-        for position in [200, 4_000, 16_000] {
-            let pages = vec![7; KvCache::pages_for(position + 1)];
-            let rows = |slot| RequestRows { tokens: &[5], start: position, slot, pages: &pages, image_mask: &[] };
-            let requests: Vec<RequestRows<'_>> = (0..256).map(rows).collect();
-            let all: Vec<usize> = (0..256).collect();
-            let input = StepInput { requests: &requests, logit_rows: &all, device_tokens: None };
-            let mut staged = vec![0; 4 << 20];
-            let mut times: Vec<f64> = (0..2_000)
-                .map(|_| {
-                    arena.rewind(arena.start());
-                    let start = Instant::now();
-                    Step::upload((&*device, &arena, &mut pack), &config, &cache, &input).unwrap();
-                    let bytes = pack.packed();
-                    staged[..bytes.len()].copy_from_slice(bytes);
-                    start.elapsed().as_secs_f64() * 1e6
-                })
-                .collect();
-            times.sort_by(f64::total_cmp);
-            let (least, median, bytes) = (times[0], times[times.len() / 2], pack.packed().len());
-            println!("position {position}: {median:.1} us (least {least:.1}) for {bytes} bytes, copied once");
-        }
-    }
 }
