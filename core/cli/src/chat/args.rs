@@ -46,7 +46,7 @@ pub(crate) struct AnswerArgs {
     #[arg(long, value_name = "EFFORT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "high")]
     thinking: Option<Thinking>,
 
-    /// Most tokens of an answer, thinking included [default: 8192, thinking 65536, at most 131072]
+    /// Most tokens of an answer, thinking included [default: 8192; 65536 with thinking, 131072 at most effort]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<usize>(1..=u64::MAX))]
     max_tokens: Option<usize>,
 

@@ -70,7 +70,7 @@ impl Session {
     /// Does what a command asks for. One that cannot be done is told, and changes nothing.
     pub(crate) fn obey(&mut self, command: &Command<'_>) {
         match *command {
-            Command::Help => terminal::say(&command::HELP.replace('\n', "\n  ")),
+            Command::Help => terminal::say(&format_args!("commands:\n  {}", command::HELP.replace('\n', "\n  "))),
             Command::Reset => {
                 self.conversation.messages.clear();
                 self.notes.clear();
