@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Generate(GenerateArgs),
+    Generate(Box<GenerateArgs>),
     #[cfg(feature = "chat")]
     Chat(crate::chat::ChatArgs),
     Inspect(InspectArgs),

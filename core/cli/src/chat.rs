@@ -58,7 +58,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<(), Failure> {
     };
     let telemeter = args.telemetry.open([])?;
     let engine = EngineThread::spawn(move || {
-        let mut engine = chosen.load(config)?;
+        let mut engine = chosen.load(&config)?;
         telemeter.attach(&mut engine);
         Ok::<_, Failure>(engine)
     })?;

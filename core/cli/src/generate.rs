@@ -47,7 +47,7 @@ pub(crate) fn run(args: &GenerateArgs, started: Instant) -> Result<(), Failure> 
             let request = Request { id: PROMPT_ID.to_owned(), prompt_token_ids, params: defaults };
             let model = chosen.checkpoint.config();
             request.validate(model).map_err(Failure::input)?;
-            let mut engine = chosen.load(config.for_request(&request, model.max_position_embeddings))?;
+            let mut engine = chosen.load(&config.for_request(&request, model.max_position_embeddings))?;
             telemeter.attach(&mut engine);
             match output {
                 None => stream_text(&mut engine, request, started),
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &GenerateArgs, started: Instant) -> Result<(), Failure> 
         Task::Lines { prompts, output } => {
             let config = config.for_lines(prompts.total());
             let look_ahead = LOOK_AHEAD * config.max_num_seqs;
-            let mut engine = chosen.load(config)?;
+            let mut engine = chosen.load(&config)?;
             telemeter.attach(&mut engine);
             let total = prompts.total();
             let lines = prompts.parse(defaults, chosen.checkpoint.config().vocab_size, chosen.tokenizer);

@@ -84,7 +84,7 @@ pub(crate) fn open_accelerator(selection: &Selection) -> Result<OpenDevice, Fail
 ///
 /// ```ignore
 /// let chosen = ChosenModel::open(&args.model)?;
-/// let mut engine = chosen.load(args.engine.config()?)?;
+/// let mut engine = chosen.load(&args.engine.config()?)?;
 /// ```
 ///
 /// It can be sent to the thread on which an engine is to live.
@@ -114,7 +114,7 @@ impl ChosenModel {
     /// # Errors
     /// The accelerator cannot be used, the checkpoint is refused, the limits contradict each other or the model, or the
     /// device has not enough memory.
-    pub(crate) fn load(&self, config: EngineConfig) -> Result<Engine, Failure> {
+    pub(crate) fn load(&self, config: &EngineConfig) -> Result<Engine, Failure> {
         let device = self.open_device()?;
         let (free, _) = device.memory().map_err(Failure::fault)?;
         let plan = config.plan(&self.checkpoint, self.numerics, free).map_err(unplanned)?;
