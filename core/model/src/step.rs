@@ -328,18 +328,20 @@ struct PackedRatio {
 
 impl PackedRatio {
     fn new(ratio: usize, requests: &[RequestRows<'_>], rows: usize, pack: &mut Pack) -> Result<Self, OpError> {
-        let entries_per_page = PAGE_TOKENS / ratio;
+        // Powers of two, as the 128 tokens of a page: divisions would be most of the time here.
+        let (ratio_bits, page_bits) = (ratio.ilog2(), (PAGE_TOKENS / ratio).ilog2());
+        assert!(ratio << page_bits == PAGE_TOKENS, "groups of {ratio} tokens do not fill pages");
         let mut groups: Vec<EndedGroup> = Vec::with_capacity(requests.len() + rows / ratio);
         let (mut entries, mut row) = (0, 0);
         let (visible, out) = pack.words(&[rows])?;
         for request in requests {
-            // Entry j exists for a row once its group is complete. Divisions are slow: one for each request.
-            let mut group = request.start / ratio;
-            let mut group_end = (group + 1) * ratio;
+            // Entry j exists for a row once its group is complete.
+            let mut group = request.start >> ratio_bits;
+            let mut group_end = (group + 1) << ratio_bits;
             for position in request.start..request.start + request.tokens.len() {
                 if position + 1 == group_end {
-                    let page = request.pages[group / entries_per_page] as usize;
-                    let slot = (page * entries_per_page + group % entries_per_page) as u32;
+                    let page = request.pages[group >> page_bits] as usize;
+                    let slot = ((page << page_bits) + (group & ((1 << page_bits) - 1))) as u32;
                     groups.push(EndedGroup { row: row as u32, position: (group_end - ratio) as u32, slot });
                     (group, group_end) = (group + 1, group_end + ratio);
                 }
