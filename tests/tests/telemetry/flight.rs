@@ -139,6 +139,10 @@ fn no_more_than_the_last_steps_are_remembered() {
     assert!(last >= 300);
     let numbers: Vec<u64> = steps.iter().map(|step| step["step"].as_u64().expect("a number")).collect();
     assert_eq!(numbers, (last - 255..=last).collect::<Vec<_>>());
+    // Records that are filled again hold nothing of their last step.
+    for step in &steps {
+        assert_eq!(step["rows"].as_array().map(Vec::len), Some(1), "{step}");
+    }
 }
 
 #[test]

@@ -170,6 +170,7 @@ fn an_engine_that_goes_away_closes_its_spans() {
         }
         engine.step();
         engine.step();
+        assert!(tracing::Span::current().is_none(), "the caller is in no span of the engine");
     });
     assert_eq!(spans["request"].len(), COMPLETIONS);
     assert!(spans["request"].iter().all(|request| !request.fields.contains_key("finish_reason")));
