@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 mod backend;
+mod cache;
 mod device;
 mod driver;
 mod error;
