@@ -5,6 +5,23 @@
 
 mod adjust_logits;
 mod apply_token_mask;
+mod compress_and_update_state;
+mod engram_gate;
+mod engram_gather;
+mod engram_hash;
 mod fused_sample;
 mod gather;
+mod grouped_linear;
+mod hc_collapse;
+mod hc_expand;
+mod hc_mix;
+mod linear;
+mod load_paged_kv_cache;
+mod moe_combine;
+mod moe_dispatch;
+mod moe_gate;
+mod quantize;
+mod rms_norm;
+mod rope;
 mod rstd;
+mod store_kv_cache;
