@@ -36,8 +36,10 @@ struct View {
   template <class T> __device__ T *at(int64_t element = 0) const { return reinterpret_cast<T *>(data) + element; }
 };
 
-// A kernel that meets a wrong value says so here: the first one stays. `op` is the catalogue's id, `argument` the place among
-// the op's arguments, `rule` that among its refusals.
+// A kernel that meets a wrong value says so here. What an earlier kernel of the stream has said stays; of what a kernel says at
+// once any one does. The word is in host memory, where plain stores of it are whole but atomic operations need not work. `op` is the
+// catalogue's id, `argument` the place among the op's arguments, `rule` that among its refusals.
 __device__ inline void refuse(uint32_t *fault, uint32_t op, uint32_t argument, uint32_t rule) {
-  atomicCAS_system(fault, 0u, op | argument << 16 | (rule + 1) << 24);
+  volatile uint32_t *word = fault;
+  if (*word == 0) *word = op | argument << 16 | (rule + 1) << 24;
 }
