@@ -3,31 +3,13 @@
 // Bytes: each row read once per expert and written as often; every expert's block reads the list of pairs twice, from L2.
 // There is no order to choose: integers are counted, and places follow from the list alone.
 #include "common/copy.cuh"
+#include "common/order.cuh"
 #include "common/view.cuh"
 
 constexpr int THREADS = 1024;
 constexpr int COPY_THREADS = 256;
 constexpr uint32_t OP = 21, EXPERTS = 1;
 enum Rule : uint32_t { NOT_BELOW };
-
-// How many threads of the block up to this one, or in all, say yes.
-struct Count {
-  int before, all;
-};
-
-__device__ inline Count count_block(bool yes, int *scratch) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const uint32_t votes = __ballot_sync(0xFFFFFFFFu, yes);
-  if (lane == 0) scratch[warp] = __popc(votes);
-  __syncthreads();
-  Count count = {__popc(votes & ((1u << lane) - 1)), 0};
-  for (int w = 0; w < THREADS / 32; ++w) {
-    count.before += w < warp ? scratch[w] : 0;
-    count.all += scratch[w];
-  }
-  __syncthreads();
-  return count;
-}
 
 // A block for each expert, and one more for the pairs without.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -71,7 +53,7 @@ moe_dispatch_sort(View experts, View weights, View row_weight, View expert_start
       if (expert < 0) row_of.row<int32_t>(pair / k)[pair % k] = -1;
       continue;
     }
-    const Count found = count_block(expert == mine, scratch);
+    const Count found = count_block<THREADS>(expert == mine, scratch);
     if (expert == mine) {
       const int m = place + found.before;
       row_of.row<int32_t>(pair / k)[pair % k] = m;

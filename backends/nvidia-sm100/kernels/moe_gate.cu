@@ -3,6 +3,7 @@
 // Bytes: the logits once, K experts and weights out. A block takes a row. Scores are F64, rounded to F32 before the bias is
 // added; each of K rounds finds the best expert below the one before. A softmax sums as common/reduce.cuh does; the sum of the
 // chosen scores begins with the best.
+#include "common/order.cuh"
 #include "common/reduce.cuh"
 #include "common/view.cuh"
 
@@ -10,13 +11,6 @@ constexpr int THREADS = 256;
 // Scores beyond these are computed again in each round.
 constexpr int MOST_KEPT = 8192;
 enum Scoring : uint32_t { ROOT_OF_SOFTPLUS, SIGMOID, SOFTMAX };
-
-// Ascends with the value; +0 and -0 are equal, NaN is below -infinity.
-__device__ inline uint32_t order_of(float value) {
-  if (isnan(value)) return 0;
-  const uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
 
 // The largest value of the block, in all threads.
 template <class T, class Larger> __device__ inline T block_largest(T value, T *scratch, Larger larger) {
@@ -36,7 +30,7 @@ moe_gate(View logits, View bias, View bias_vl, View image_mask, View experts, Vi
   __shared__ double scratch[THREADS / 32];
   __shared__ unsigned long long ranks[THREADS / 32];
   const int64_t row = blockIdx.x, count = logits.columns(), chosen = experts.columns();
-  const float *z = logits.row<float>(row);
+  const float *z = logits.at<float>(row * logits.stride[2]);
   const bool is_image = !image_mask.is_absent() && *image_mask.at<uint8_t>(row * image_mask.stride[3]) != 0;
   const float *added = is_image && !bias_vl.is_absent() ? bias_vl.at<float>() : bias.at<float>();
 
@@ -61,7 +55,7 @@ moe_gate(View logits, View bias, View bias_vl, View image_mask, View experts, Vi
   }
   __syncthreads();
 
-  int32_t *names = experts.row<int32_t>(row);
+  int32_t *names = experts.at<int32_t>(row * experts.stride[2]);
   double total = 0;
   unsigned long long last = ~0ull;
   for (int64_t k = 0; k < chosen; ++k) {
@@ -80,6 +74,6 @@ moe_gate(View logits, View bias, View bias_vl, View image_mask, View experts, Vi
   __syncthreads();
   const double divisor = normalize != 0 && chosen > 1 ? total + 1e-20 : 1.0;
   for (int64_t k = threadIdx.x; k < chosen; k += THREADS) {
-    weights.row<float>(row)[k] = float(double(route_scale) * double(score(names[k])) / divisor);
+    weights.at<float>(row * weights.stride[2])[k] = float(double(route_scale) * double(score(names[k])) / divisor);
   }
 }

@@ -16,7 +16,7 @@ const WARP: i64 = 32;
 fn load_paged_kv_cache(cx: &Cx<'_>, a: LoadPagedKvCacheArgs<'_>) -> Result<(), Fault> {
     // A cache without pages has entries of any size.
     let page_bytes = if a.dims.p == 0 { usize::MAX } else { a.dims.b };
-    cache::check_layout("load_paged_kv_cache", a.format, a.entries_per_page, a.dims.d, page_bytes)?;
+    cache::check_layout("load_paged_kv_cache", "cache", a.format, a.entries_per_page, a.dims.d, page_bytes)?;
     let (pages, slots, out) = (a.cache.view()?, a.slots.view()?, a.out.view()?);
     // A warp for each row: without columns a slot can still be wrong.
     let grid = Grid::of_items(out.rows() * WARP, THREADS)?;

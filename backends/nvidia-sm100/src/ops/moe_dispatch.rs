@@ -22,15 +22,6 @@ fn moe_dispatch(cx: &Cx<'_>, a: MoeDispatchArgs<'_>) -> Result<(), Fault> {
     let (x, row_of, out, expert_start) = (a.x.view()?, a.row_of.view()?, a.out.view()?, a.expert_start.view()?);
     let stream = stream(cx)?;
     let blocks = Grid::of_items(expert_start.columns() * i64::from(SORT_THREADS), SORT_THREADS)?;
-    launch!(
-        stream,
-        SORT,
-        blocks,
-        a.experts.view()?,
-        a.weights.view()?,
-        a.row_weight.view()?,
-        expert_start,
-        row_of
-    )?;
+    launch!(stream, SORT, blocks, a.experts.view()?, a.weights.view()?, a.row_weight.view()?, expert_start, row_of)?;
     launch!(stream, COPY, Grid::of_items(pairs * WARP, COPY_THREADS)?, x, row_of, out)
 }

@@ -15,7 +15,7 @@ const THREADS: u32 = 256;
 const WARP: i64 = 32;
 
 fn store_kv_cache(cx: &Cx<'_>, a: StoreKvCacheArgs<'_>) -> Result<(), Fault> {
-    cache::check_layout("store_kv_cache", a.format, a.entries_per_page, a.dims.d, a.dims.b)?;
+    cache::check_layout("store_kv_cache", "cache", a.format, a.entries_per_page, a.dims.d, a.dims.b)?;
     let (kv, slots, pages) = (a.kv.view()?, a.slots.view()?, a.cache.view()?);
     let rounded = a.rounded.as_ref().map_or(Ok(View::ABSENT), |rounded| rounded.view())?;
     // A warp for each row: without columns a slot can still be wrong.

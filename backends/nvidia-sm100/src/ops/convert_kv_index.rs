@@ -1,0 +1,24 @@
+//! `convert_kv_index`: entry positions of a request to cache slots, through its page table.
+
+use deepinfer_plugin_api::generated::ConvertKvIndexArgs;
+use deepinfer_plugin_api::sdk::{Cx, Fault};
+
+use crate::image::{Function, images};
+use crate::launch::{Grid, launch, stream};
+
+deepinfer_plugin_api::kernel!(ConvertKvIndex, convert_kv_index);
+
+static CONVERT_KV_INDEX: Function = Function::new(&images::CONVERT_KV_INDEX, c"convert_kv_index");
+const THREADS: u32 = 256;
+
+fn convert_kv_index(cx: &Cx<'_>, a: ConvertKvIndexArgs<'_>) -> Result<(), Fault> {
+    let entries = a.entries_per_page;
+    if entries == 0 {
+        return Err(Fault::invalid("entries_per_page is 0, but must be at least 1"));
+    }
+    let slots = a.slots.view()?;
+    // Without positions a request can still be wrong: every row has a thread.
+    let grid = Grid::of_items(slots.rows() * slots.columns().max(1), THREADS)?;
+    let (positions, row_request, table) = (a.positions.view()?, a.row_request.view()?, a.block_table.view()?);
+    launch!(stream(cx)?, CONVERT_KV_INDEX, grid, positions, row_request, table, slots, entries)
+}
