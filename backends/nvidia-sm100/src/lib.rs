@@ -22,4 +22,4 @@ mod memory;
 mod ops;
 mod stream;
 
-deepinfer_plugin_api::export_backend!(backend::Nvidia);
+deepinfer_plugin_api::export_backend!(backend::Nvidia, profile = "v41-text");
