@@ -41,13 +41,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<(), Failure> {
         return Err(Failure::Input(anyhow!("the model has no tokenizer.json, so messages cannot become tokens")));
     };
     let codec = Codec::new(tokenizer).map_err(Failure::input)?;
-    let longest = chosen.checkpoint.config().max_position_embeddings;
-    let context = args.max_model_len.unwrap_or(longest);
-    if context > longest {
-        return Err(Failure::Input(anyhow!(
-            "--max-model-len is {context}, but the model has a context of {longest} tokens; use at most that"
-        )));
-    }
+    let context = chosen.context(args.max_model_len)?;
     let mut session = Session::begin(codec, args, chosen.checkpoint.origin().to_string(), context)?;
     let config = EngineConfig {
         max_num_seqs: 1,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::anyhow;
-use deepinfer_engine::{Engine, EngineConfig, Policy, Request, jsonl};
+use deepinfer_engine::{Engine, EngineConfig, Policy, Request, RequestError, jsonl};
 
 use crate::args::GenerateArgs;
 use crate::batch::Batch;
@@ -41,13 +41,18 @@ pub(crate) fn run(args: &GenerateArgs, started: Instant) -> Result<(), Failure> 
     let telemeter = args.telemetry.open([args.prompts.as_ref(), args.output.as_ref()])?;
     let config = EngineConfig { policy: Policy::Priority, ..args.engine.config()? };
     let chosen = ChosenModel::open(&args.model)?;
+    let context = chosen.context(args.engine.max_model_len)?;
     match task {
         Task::Prompt { text, output } => {
             let prompt_token_ids = jsonl::encode(&text, chosen.tokenizer.as_deref()).map_err(Failure::input)?;
             let request = Request { id: PROMPT_ID.to_owned(), prompt_token_ids, params: defaults };
             let model = chosen.checkpoint.config();
             request.validate(model).map_err(Failure::input)?;
-            let mut engine = chosen.load(&config.for_request(&request, model.max_position_embeddings))?;
+            let tokens = request.prompt_token_ids.len();
+            if tokens >= context {
+                return Err(Failure::input(RequestError::PromptTooLong { tokens, context }));
+            }
+            let mut engine = chosen.load(&config.for_request(&request, context))?;
             telemeter.attach(&mut engine);
             match output {
                 None => stream_text(&mut engine, request, started),

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use deepinfer_engine::{BuildError, Engine, EngineConfig, switch};
 use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
 use deepinfer_model::tokenizer::Tokenizer;
@@ -97,6 +98,20 @@ pub(crate) struct ChosenModel {
 }
 
 impl ChosenModel {
+    /// Most tokens of a request: `limit`, else the context of the model.
+    ///
+    /// # Errors
+    /// The limit is beyond the context.
+    pub(crate) fn context(&self, limit: Option<usize>) -> Result<usize, Failure> {
+        let longest = self.checkpoint.config().max_position_embeddings;
+        match limit {
+            Some(limit) if limit > longest => Err(Failure::Input(anyhow!(
+                "--max-model-len is {limit}, but the model has a context of {longest} tokens; use at most that"
+            ))),
+            limit => Ok(limit.unwrap_or(longest)),
+        }
+    }
+
     /// Reads the model that the arguments name, all but its weights; the accelerator is not looked for yet.
     ///
     /// # Errors

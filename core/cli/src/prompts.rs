@@ -104,6 +104,8 @@ fn parse(
     vocab_size: usize,
     tokenizer: Option<&Tokenizer>,
 ) -> InputLine {
+    // Some editors begin a file with a mark of its byte order.
+    let line = if number == 1 { line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line) } else { line };
     match std::str::from_utf8(line.trim_ascii_end()) {
         Ok(text) => parse_line(text, number, defaults, vocab_size, tokenizer),
         Err(e) => InputLine::unreadable(number, format!("line {number} is not UTF-8: {e}")),

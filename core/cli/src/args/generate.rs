@@ -33,9 +33,11 @@ Input lines:
   Text gets the begin token unless it begins with it, and special tokens spelt out in it count as such;
   token ids are taken as they are. Blank lines are skipped.
 
-  Optional fields go before the options of the command; each is the option of the same name:
-    whole numbers  max_tokens, min_tokens, n, top_k, seed (or seq_seed), logprobs, prompt_logprobs,
-                   logits, priority (the smallest is served first)
+  Optional fields go before the options of the command; each is the option of the same name, and null is
+  as good as none:
+    whole numbers  max_tokens, min_tokens, n, top_k (0 or -1: all), seed (or seq_seed), logprobs,
+                   prompt_logprobs, logits, priority (the smallest is served first of the lines that were
+                   read; at most twice --max-num-seqs are held at a time)
     numbers        temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty
     token ids      stop_token_ids, golden_token_ids (the first output tokens, whatever the model
                    prefers), allowed_token_ids, banned_token_ids, as lists
@@ -50,15 +52,19 @@ Output lines:
   With n above 1: {\"id\", \"prompt_token_ids\", \"outputs\": [{\"index\", \"token_ids\", \"text\", ..}, ..],
    \"seed\", \"cached_tokens\", \"prompt_logprobs\"?}
   The token that stops an output is part of token_ids and text, a stop text only of token_ids.
+  logprobs has for each token {\"token_id\", \"logprob\", \"top\": [[id, logprob], ..]}, prompt_logprobs the same
+  for the prompt, null for its first token; logits has [[id, logit], ..]. All are the model's own,
+  before any parameter changes them.
   finish_reason is stop, length or error (a fault while it ran; the field error says which);
   stop_reason is the token or text that stopped it, or null. cached_tokens counts the tokens of the
-  prompt that did not run because an earlier prompt began alike; nothing else depends on other lines.
+  prompt that did not run because an earlier one, which had run by then, began alike (in whole pages of 128); nothing else
+  depends on other lines.
   A line that cannot be run gives {\"id\", \"error\": {\"code\", \"message\"}}, and the others go on: the
   exit code is still 0. An input line without a readable id is called by its number.")]
 pub(crate) struct GenerateArgs {
     /// Text to continue
     ///
-    /// Write `--` before a text that begins with a hyphen.
+    /// Write `--` before a text that begins with a hyphen, after all options.
     pub(crate) prompt: Option<String>,
 
     /// Run the prompts of this file, one JSON object per line; - is standard input, whose lines run as they come

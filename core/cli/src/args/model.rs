@@ -74,6 +74,8 @@ pub(crate) struct EngineArgs {
     pub(crate) max_model_len: Option<usize>,
 
     /// Run every prompt whole, also if an earlier one began alike
+    ///
+    /// With the cache a prompt runs in pieces of at most 128 tokens, since its state is kept at the end of every page.
     #[arg(long)]
     pub(crate) no_prefix_cache: bool,
 

@@ -53,7 +53,7 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// Rows to compare
+    /// Rows to compare at least; the cells that make them run to their ends
     #[arg(long, value_name = "N", default_value = "100000", allow_negative_numbers = true, value_parser = whole::<u64>(1..=u64::MAX))]
     pub(crate) rows: u64,
 

@@ -224,7 +224,7 @@ fn fields_that_cannot_be() {
         (json!({"cache_salt": 5}), "cache_salt is 5, but must be a string"),
         (json!({"ignore_eos": 1}), "ignore_eos is 1, but must be true or false"),
         (json!({"skip_special_tokens": "no"}), "skip_special_tokens is \"no\""),
-        (json!({"include_stop_str_in_output": null}), "include_stop_str_in_output is null"),
+        (json!({"include_stop_str_in_output": 1}), "include_stop_str_in_output is 1"),
     ];
     let input: Vec<Value> = bad
         .iter()

@@ -279,3 +279,14 @@ fn chunks_change_nothing_and_numerics_do() {
     let (exact, cache) = (with(&["--numerics", "exact"]), with(&["--numerics", "cache"]));
     assert!(exact != deployed && cache != deployed && exact != cache);
 }
+
+#[test]
+fn null_is_as_good_as_none_and_minus_one_is_every_token() {
+    let plain = json!({"id": "a", "prompt": "Once upon a time", "max_tokens": 6, "temperature": 1, "seed": 5});
+    let mut other = plain.clone();
+    for (field, value) in [("stop", json!(null)), ("top_p", json!(null)), ("top_k", json!(-1)), ("n", json!(null))] {
+        other[field] = value;
+    }
+    let both = results(&[plain, other], &[]);
+    assert_eq!(both[0], both[1]);
+}

@@ -167,7 +167,7 @@ fn limits_that_the_memory_or_the_model_cannot_hold() {
         (&["--memory-utilization", "0"][..], "a memory utilisation of 0 is no part of the free memory"),
         (&["--memory-utilization", "1.5"], "give more than 0 and at most 1"),
         (&["--memory-utilization", "1e-7"], "free bytes may be used; a memory utilisation above"),
-        (&["--max-model-len", "5000"], "max_model_len is 5000, but the model has a context of 4096 tokens"),
+        (&["--max-model-len", "5000"], "--max-model-len is 5000, but the model has a context of 4096 tokens"),
     ] {
         let run = deepinfer_reading(&[&["generate", "--prompts", "-"], args].concat(), b"");
         run.refused(&[sentence]);

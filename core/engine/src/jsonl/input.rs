@@ -132,7 +132,7 @@ impl Fields<'_> {
             min_tokens: self.size("min_tokens")?.unwrap_or(d.min_tokens),
             n: self.size("n")?.unwrap_or(d.n),
             temperature: self.number("temperature")?.unwrap_or(d.temperature),
-            top_k: self.size("top_k")?.unwrap_or(d.top_k),
+            top_k: self.top_k()?.unwrap_or(d.top_k),
             top_p: self.number("top_p")?.unwrap_or(d.top_p),
             min_p: self.number("min_p")?.unwrap_or(d.min_p),
             repetition_penalty: self.number("repetition_penalty")?.unwrap_or(d.repetition_penalty),
@@ -161,8 +161,9 @@ impl Fields<'_> {
         })
     }
 
+    /// A field that is null is not given, as clients of other engines write it.
     fn get(&self, name: &str) -> Option<&Value> {
-        self.object.get(name)
+        self.object.get(name).filter(|value| !value.is_null())
     }
 
     fn read<T>(
@@ -177,6 +178,14 @@ impl Fields<'_> {
     fn size(&self, name: &'static str) -> Result<Option<usize>, RequestError> {
         self.read(name, "a whole number of at least 0", |value| {
             Some(usize::try_from(value.as_u64()?).unwrap_or(usize::MAX))
+        })
+    }
+
+    /// Elsewhere -1 also says that there is no limit.
+    fn top_k(&self) -> Result<Option<usize>, RequestError> {
+        self.read("top_k", "a whole number of at least 0, or -1 for all tokens", |value| match value.as_i64() {
+            Some(-1) => Some(0),
+            _ => Some(usize::try_from(value.as_u64()?).unwrap_or(usize::MAX)),
         })
     }
 
