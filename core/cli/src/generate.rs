@@ -97,10 +97,15 @@ impl Task {
     }
 }
 
-/// Results would replace the prompts.
+/// Results would replace the prompts, or, where standard output is appended to them, be read as prompts without end.
 fn refuse_same_file(prompts: &Path, output: &Output) -> Result<(), Failure> {
-    if output.would_replace(prompts) {
+    if output.is_file_at(prompts) {
         let name = prompts.display().to_string();
+        if output.is_stdout() {
+            return Err(Failure::Input(anyhow!(
+                "standard output goes to the file of --prompts; its results would be read as prompts, so write them elsewhere"
+            )));
+        }
         return Err(Failure::Input(anyhow!(
             "--prompts and --output are the same file {}; its prompts would be lost",
             if name == "-" { output.name() } else { &name }

@@ -73,17 +73,20 @@ impl Output {
         &self.name
     }
 
-    /// Whether this would replace the prompts at `path`, by whatever name; `-` is standard input.
-    pub(crate) fn would_replace(&self, path: &Path) -> bool {
-        if matches!(self.kind, Kind::Stdout) {
-            return false;
-        }
+    /// Whether this is the file at `path`, by whatever name; `-` is standard input.
+    pub(crate) fn is_file_at(&self, path: &Path) -> bool {
         let other = if path == Path::new("-") {
             stdin().as_fd().try_clone_to_owned().and_then(|descriptor| File::from(descriptor).metadata())
         } else {
             path.metadata()
         };
         let (Ok(own), Ok(other)) = (self.sink.metadata(), other) else { return false };
+        own.is_file() && (own.dev(), own.ino()) == (other.dev(), other.ino())
+    }
+
+    /// Whether both are one file.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        let (Ok(own), Ok(other)) = (self.sink.metadata(), other.sink.metadata()) else { return false };
         own.is_file() && (own.dev(), own.ino()) == (other.dev(), other.ino())
     }
 

@@ -55,8 +55,13 @@ impl TelemetryArgs {
         let mut config = TelemetryConfig { dumps: dump_directory()?, ..TelemetryConfig::default() };
         if let Some(path) = &self.trace {
             let mut output = Output::create(path)?;
-            if let Some(other) = others.into_iter().flatten().find(|other| output.would_replace(other)) {
+            if let Some(other) = others.into_iter().flatten().find(|other| output.is_file_at(other)) {
                 return Err(same_file(path, other));
+            }
+            if output.is_stdout() || output.is_same_file(&Output::stdout()?) {
+                return Err(Failure::Input(anyhow!(
+                    "--trace goes where standard output goes, which is for results; give it a file of its own"
+                )));
             }
             output.begin()?;
             config.trace = Some(Box::new(output.file()?) as Box<dyn Write + Send>);

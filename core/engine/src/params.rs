@@ -10,6 +10,8 @@ use crate::error::RequestError;
 const DEFAULT_MAX_TOKENS: usize = 128;
 /// Most alternatives that are reported per token.
 const MAX_TOP: usize = 4096;
+/// Most completions of a request: all of them are kept from the start.
+const MAX_N: usize = 1024;
 /// Below this the scaled logits could overflow; long before, the largest logit wins whatever the noise.
 const GREEDY_BELOW: f32 = 1e-5;
 /// Most columns over which `top_p` sums probabilities exactly.
@@ -27,7 +29,7 @@ pub struct SamplingParams {
     pub max_tokens: Option<usize>,
     /// No stop token is drawn, and no stop string looked for, before there are this many output tokens.
     pub min_tokens: usize,
-    /// Completions. They share the prompt, and each has noise of its own.
+    /// Completions, at most 1,024. They share the prompt, and each has noise of its own.
     pub n: usize,
     /// 0 is greedy, and so is anything below 1e-5: the largest logit, of equal ones that of the lowest id.
     pub temperature: f32,
@@ -143,7 +145,7 @@ impl SamplingParams {
             check("logit_bias", valid, format!("{bias} for token {token}"), "a number below infinity for every token")?;
         }
         whole("top_k", self.top_k, self.top_k <= i32::MAX as usize, "at most 2147483647, or 0 for all tokens")?;
-        whole("n", self.n, self.n >= 1, "at least 1")?;
+        whole("n", self.n, (1..=MAX_N).contains(&self.n), "at least 1 and at most 1024")?;
         whole("max_tokens", self.max_tokens.unwrap_or(1), self.max_tokens != Some(0), "at least 1")?;
         let max_tokens = self.max_tokens.unwrap_or(usize::MAX);
         whole("min_tokens", self.min_tokens, self.min_tokens <= max_tokens, "at most max_tokens")?;
@@ -269,6 +271,7 @@ mod tests {
             (SamplingParams { frequency_penalty: 2.5, ..default() }, "frequency_penalty is 2.5"),
             (SamplingParams { presence_penalty: f32::NAN, ..default() }, "presence_penalty is NaN"),
             (SamplingParams { n: 0, ..default() }, "n is 0, but must be at least 1"),
+            (SamplingParams { n: 1025, ..default() }, "n is 1025, but must be at least 1 and at most 1024"),
             (SamplingParams { top_k: 1 << 31, ..default() }, "top_k is 2147483648"),
             (
                 SamplingParams { max_tokens: Some(3), min_tokens: 4, ..default() },

@@ -49,7 +49,12 @@ impl TextStream {
             while !self.text.is_char_boundary(from) {
                 from += 1;
             }
-            self.text[from..].find(stop).map(|at| (from + at, stop))
+            let recent = &self.text[from..];
+            // A search prepares the whole of a stop string, however long.
+            if recent.len() < stop.len() {
+                return None;
+            }
+            recent.find(stop).map(|at| (from + at, stop))
         });
         let (start, stop) = matches.min_by_key(|(start, stop)| (*start, usize::MAX - stop.len()))?;
         let stop = stop.clone();

@@ -23,7 +23,7 @@ pub(crate) struct SamplingArgs {
     min_tokens: usize,
 
     /// Completions of each prompt; more than one for JSON lines
-    #[arg(short, long = "n", value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = whole::<usize>(1..=u64::MAX))]
+    #[arg(short, long = "n", value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = whole::<usize>(1..=1024))]
     n: usize,
 
     /// Temperature of the draws; 0 always takes the most likely token

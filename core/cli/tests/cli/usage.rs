@@ -120,7 +120,7 @@ fn numbers_that_cannot_be() {
         ("--max-num-seqs", "0", "it must be a whole number from 1 to 65536".to_owned()),
         ("--max-model-len", "1", format!("{whole} 2")),
         ("--memory-utilization", "half", "it must be a number".to_owned()),
-        ("--n", "0", format!("{whole} 1")),
+        ("--n", "0", "it must be a whole number from 1 to 1024".to_owned()),
         ("--min-tokens", "-1", format!("{whole} 0")),
         ("--top-k", "-1", format!("{whole} 0")),
         ("--top-p", "most", "it must be a number".to_owned()),
@@ -418,4 +418,17 @@ fn nothing_but_results_without_a_terminal_and_figures_with_one() {
 #[test]
 fn an_empty_file_of_prompts_gives_no_lines() {
     assert_eq!(deepinfer_reading(&["generate", "--prompts", "-"], b"\n  \r\n").succeeded_quietly(), "");
+}
+
+#[test]
+fn results_do_not_become_prompts_nor_mix_with_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("feed.jsonl");
+    std::fs::write(&path, "{\"id\": \"a\", \"prompt\": \"Once\", \"max_tokens\": 2}\n").unwrap();
+    let appended = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    let name = path.to_str().unwrap();
+    let run = finish(command(&["generate", "--prompts", name]).stdout(appended));
+    run.refused(&["standard output goes to the file of --prompts"]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
+    deepinfer(&["generate", "Once", "--trace", "-"]).refused(&["--trace goes where standard output goes"]);
 }
