@@ -40,8 +40,10 @@ static const DiOpEntry nothings[] = {
     DIRECT(DI_OP_ENGRAM_GATHER, "engram_gather"),
     DIRECT(DI_OP_FUSED_SAMPLE, "fused_sample"),
     DIRECT(DI_OP_CONVERT_KV_INDEX, "convert_kv_index"),
+#ifdef DI_OP_ADJUST_LOGITS /* since minor 2; a test compiles this with older headers, too */
     DIRECT(DI_OP_ADJUST_LOGITS, "adjust_logits"),
     DIRECT(DI_OP_APPLY_TOKEN_MASK, "apply_token_mask"),
+#endif
     DIRECT(DI_OP_CANDIDATE_BLOCK_MAX, "candidate_block_max"),
     DIRECT(DI_OP_COMPRESS_AND_UPDATE_STATE, "compress_and_update_state"),
     DIRECT(DI_OP_ENGRAM_HASH, "engram_hash"),

@@ -282,6 +282,11 @@ fn a_project_in_rust() {
 }
 
 /// What the folder `plugin-api` writes out is what the workspace says.
+/// Name and version of a dependency's line.
+fn version(line: &str) -> (&str, Option<&str>) {
+    (line.split(' ').next().unwrap_or_default(), line.split('"').nth(1))
+}
+
 #[test]
 fn the_sdk_inherits_nothing_and_agrees_with_the_workspace() {
     let workspace = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml")).unwrap();
@@ -309,7 +314,9 @@ fn the_sdk_inherits_nothing_and_agrees_with_the_workspace() {
             let has = text.contains(&format!("\n[{name}]\n"));
             let lines = if has { section(&text, name) } else { Vec::new() };
             for line in lines.iter().filter(|line| !line.contains("path =")) {
-                assert!(dependencies.contains(line), "{manifest}: {line} is not what the workspace has");
+                // The program may have more features of a crate than the SDK needs.
+                let has = dependencies.iter().any(|other| other == line || version(other) == version(line));
+                assert!(has, "{manifest}: {line} is not what the workspace has");
             }
         }
     }
