@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod between;
 mod call;
 mod counting;
 mod device;
@@ -25,6 +26,7 @@ pub mod args {
 }
 
 pub use arena::{Arena, Mark};
+pub use between::Between;
 pub use call::{OpCall, Place};
 pub use counting::CountingDevice;
 pub use deepinfer_plugin_api::{ArgError, CacheFormat, Format, OpInfo};

@@ -6,19 +6,22 @@
 //! host from its raw row. When something differs, the cell is made as small as it can be, and the outputs of every op are
 //! hashed row by row to name the first (layer, position, op) at which the two runs part.
 //!
-//! ```no_run
-//! # fn device() -> std::rc::Rc<dyn deepinfer_ops::Device> { unimplemented!() }
-//! # fn checkpoint() -> deepinfer_model::checkpoint::Checkpoint { unimplemented!() }
+//! ```
+//! # fn example(
+//! #     device: std::rc::Rc<dyn deepinfer_ops::Device>,
+//! #     checkpoint: deepinfer_model::checkpoint::Checkpoint,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
 //! use deepinfer_model::{Model, Numerics};
 //! use deepinfer_verify::{Axis, Campaign, Lab, Verifier};
 //!
-//! let lab = Lab::new(device(), 1, |device| {
-//!     Model::load(device, &checkpoint(), Numerics::DEPLOY, &mut |_, _| {}).map(|(model, _)| model)
+//! let lab = Lab::new(device, 1, |device| {
+//!     Model::load(device, &checkpoint, Numerics::DEPLOY, &mut |_, _| {}).map(|(model, _)| model)
 //! })?;
 //! let campaign = Campaign { rows: 100_000, axes: Axis::ALL.into() };
 //! let report = Verifier::new(lab, None).campaign(&campaign, &mut |_| {})?;
 //! assert_eq!(report.differing, 0, "{report}");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! This crate prints nothing and starts no process; who can start one gives an [`Elsewhere`] for the axis of the restart.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use deepinfer_engine::{BuildError, Engine, EngineConfig, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
-use deepinfer_ops::{Allocation, Device, Dispatch, Download, OpCall, OpError, Tensor};
+use deepinfer_ops::{Allocation, Between, Device, OpError};
 use deepinfer_runtime::OpenDevice;
 use deepinfer_tests::{miniature, open_device};
 
@@ -68,48 +68,14 @@ struct Counted {
     bytes: Cell<u64>,
 }
 
-impl Dispatch for Counted {
-    fn dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
-        self.inner.dispatch(call)
-    }
-}
-
-impl Device for Counted {
-    fn backend(&self) -> &str {
-        self.inner.backend()
+impl Between for Counted {
+    fn inner(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Allocation, OpError> {
+    fn on_allocate(&self, bytes: usize) -> Result<Allocation, OpError> {
         self.bytes.set(self.bytes.get() + bytes.next_multiple_of(256) as u64);
         self.inner.allocate(bytes)
-    }
-
-    fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.upload(tensor, bytes)
-    }
-
-    fn upload_staged_with(&self, tensor: &Tensor, len: usize, write: &mut dyn FnMut(&mut [u8])) -> Result<(), OpError> {
-        self.inner.upload_staged_with(tensor, len, write)
-    }
-
-    fn download(&self, tensor: &Tensor, bytes: &mut [u8]) -> Result<(), OpError> {
-        self.inner.download(tensor, bytes)
-    }
-
-    fn download_later(&self, tensor: &Tensor) -> Result<Box<dyn Download>, OpError> {
-        self.inner.download_later(tensor)
-    }
-
-    fn fill(&self, tensor: &Tensor, byte: u8) -> Result<(), OpError> {
-        self.inner.fill(tensor, byte)
-    }
-
-    fn copy(&self, target: &Tensor, source: &Tensor) -> Result<(), OpError> {
-        self.inner.copy(target, source)
-    }
-
-    fn memory(&self) -> Result<(u64, u64), OpError> {
-        self.inner.memory()
     }
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::{Model, Numerics};
-use deepinfer_ops::{Allocation, Device, Dispatch, Download, OpCall, OpError, Tensor};
+use deepinfer_ops::{Between, Device, Dispatch, Download, OpCall, OpError, Tensor};
 use deepinfer_runtime::OpenDevice;
 use deepinfer_tests::{miniature, open_device};
 
@@ -40,31 +40,17 @@ pub(crate) fn model<T: Tap + 'static>(tap: &Rc<RefCell<T>>) -> Model {
     Model::load(device, &checkpoint, Numerics::DEPLOY, &mut |_, _| {}).expect("the miniature loads").0
 }
 
-impl<T: Tap> Dispatch for Tapped<T> {
-    fn dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
+impl<T: Tap> Between for Tapped<T> {
+    fn inner(&self) -> &dyn Device {
+        &self.inner
+    }
+
+    fn on_dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
         self.tap.borrow_mut().op(&self.inner, call)?;
         self.inner.dispatch(call)
     }
-}
 
-impl<T: Tap> Device for Tapped<T> {
-    fn backend(&self) -> &str {
-        self.inner.backend()
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Allocation, OpError> {
-        self.inner.allocate(bytes)
-    }
-
-    fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.upload(tensor, bytes)
-    }
-
-    fn download(&self, tensor: &Tensor, bytes: &mut [u8]) -> Result<(), OpError> {
-        self.inner.download(tensor, bytes)
-    }
-
-    fn download_later(&self, tensor: &Tensor) -> Result<Box<dyn Download>, OpError> {
+    fn on_download_later(&self, tensor: &Tensor) -> Result<Box<dyn Download>, OpError> {
         let download = self.inner.download_later(tensor)?;
         match self.tap.borrow_mut().download() {
             Ok(()) => Ok(download),
@@ -72,17 +58,9 @@ impl<T: Tap> Device for Tapped<T> {
         }
     }
 
-    fn fill(&self, tensor: &Tensor, byte: u8) -> Result<(), OpError> {
-        self.inner.fill(tensor, byte)
-    }
-
-    fn copy(&self, target: &Tensor, source: &Tensor) -> Result<(), OpError> {
+    fn on_copy(&self, target: &Tensor, source: &Tensor) -> Result<(), OpError> {
         self.tap.borrow_mut().copy()?;
         self.inner.copy(target, source)
-    }
-
-    fn memory(&self) -> Result<(u64, u64), OpError> {
-        self.inner.memory()
     }
 }
 

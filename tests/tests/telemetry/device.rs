@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use deepinfer_ops::{Allocation, Device, Dispatch, Download, OpCall, OpError, Tensor};
+use deepinfer_ops::{Between, Device, Dispatch, Download, OpCall, OpError, Tensor};
 use deepinfer_runtime::OpenDevice;
 use deepinfer_tests::open_device;
 
@@ -34,8 +34,12 @@ pub(crate) fn unlucky(mishap: Mishap) -> Rc<dyn Device> {
     Rc::new(Unlucky { inner: open_device(), mishap, draws: Cell::new(0), late: Cell::new(late) })
 }
 
-impl Dispatch for Unlucky {
-    fn dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
+impl Between for Unlucky {
+    fn inner(&self) -> &dyn Device {
+        &self.inner
+    }
+
+    fn on_dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
         if call.info().name == "fused_sample" {
             let draw = self.draws.replace(self.draws.get() + 1);
             match &self.mishap {
@@ -49,26 +53,8 @@ impl Dispatch for Unlucky {
         }
         self.inner.dispatch(call)
     }
-}
 
-impl Device for Unlucky {
-    fn backend(&self) -> &str {
-        self.inner.backend()
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Allocation, OpError> {
-        self.inner.allocate(bytes)
-    }
-
-    fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.upload(tensor, bytes)
-    }
-
-    fn download(&self, tensor: &Tensor, bytes: &mut [u8]) -> Result<(), OpError> {
-        self.inner.download(tensor, bytes)
-    }
-
-    fn download_later(&self, tensor: &Tensor) -> Result<Box<dyn Download>, OpError> {
+    fn on_download_later(&self, tensor: &Tensor) -> Result<Box<dyn Download>, OpError> {
         let download = self.inner.download_later(tensor)?;
         match &self.mishap {
             Mishap::Late(at, _) if self.draws.get() == at + 1 => match self.late.take() {
@@ -77,18 +63,6 @@ impl Device for Unlucky {
             },
             _ => Ok(download),
         }
-    }
-
-    fn fill(&self, tensor: &Tensor, byte: u8) -> Result<(), OpError> {
-        self.inner.fill(tensor, byte)
-    }
-
-    fn copy(&self, target: &Tensor, source: &Tensor) -> Result<(), OpError> {
-        self.inner.copy(target, source)
-    }
-
-    fn memory(&self) -> Result<(u64, u64), OpError> {
-        self.inner.memory()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use deepinfer_ops::{Allocation, Device, Dispatch, Download, OpCall, OpError, Scope, Tensor};
+use deepinfer_ops::{Between, Device, OpCall, OpError, Tensor};
 
 /// What is done wrong. Both methods do it right unless a bug says otherwise.
 pub(crate) trait Bug {
@@ -23,51 +23,17 @@ pub(crate) struct Mutant<B> {
     pub(crate) bug: B,
 }
 
-impl<B: Bug> Dispatch for Mutant<B> {
-    fn dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
+impl<B: Bug> Between for Mutant<B> {
+    fn inner(&self) -> &dyn Device {
+        self.inner.as_ref()
+    }
+
+    fn on_dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
         self.bug.run(self.inner.as_ref(), call)
     }
-}
 
-impl<B: Bug> Device for Mutant<B> {
-    fn backend(&self) -> &str {
-        self.inner.backend()
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Allocation, OpError> {
-        self.inner.allocate(bytes)
-    }
-
-    fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.upload(tensor, bytes)
-    }
-
-    fn download(&self, tensor: &Tensor, bytes: &mut [u8]) -> Result<(), OpError> {
-        self.inner.download(tensor, bytes)
-    }
-
-    fn upload_staged_with(&self, tensor: &Tensor, len: usize, write: &mut dyn FnMut(&mut [u8])) -> Result<(), OpError> {
-        self.inner.upload_staged_with(tensor, len, write)
-    }
-
-    fn download_later(&self, tensor: &Tensor) -> Result<Box<dyn Download>, OpError> {
-        self.inner.download_later(tensor)
-    }
-
-    fn fill(&self, tensor: &Tensor, byte: u8) -> Result<(), OpError> {
-        self.inner.fill(tensor, byte)
-    }
-
-    fn copy(&self, target: &Tensor, source: &Tensor) -> Result<(), OpError> {
+    fn on_copy(&self, target: &Tensor, source: &Tensor) -> Result<(), OpError> {
         self.bug.copy(self.inner.as_ref(), target, source)
-    }
-
-    fn memory(&self) -> Result<(u64, u64), OpError> {
-        self.inner.memory()
-    }
-
-    fn scope(&self, scope: Scope) {
-        self.inner.scope(scope);
     }
 }
 

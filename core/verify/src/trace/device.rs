@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use deepinfer_engine::{RequestId, StepPlan};
-use deepinfer_ops::{Allocation, Device, Dispatch, Download, OpCall, OpError, Part, Scope, Tensor};
+use deepinfer_ops::{Between, Device, OpCall, OpError, Part, Scope, Tensor};
 
 use super::rows::{Layout, RowMaps};
 use super::{CallKey, Log, Recorded, RecordedRow, Subject, Trace, values};
@@ -97,58 +97,20 @@ impl TraceDevice {
     }
 }
 
-impl Dispatch for TraceDevice {
-    fn dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
+impl Between for TraceDevice {
+    fn inner(&self) -> &dyn Device {
+        self.inner.as_ref()
+    }
+
+    fn on_dispatch(&self, call: &dyn OpCall) -> Result<(), OpError> {
         self.inner.dispatch(call)?;
         match self.log.borrow_mut().as_mut() {
             Some(log) => self.record(log, call),
             None => Ok(()),
         }
     }
-}
 
-impl Device for TraceDevice {
-    fn backend(&self) -> &str {
-        self.inner.backend()
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Allocation, OpError> {
-        self.inner.allocate(bytes)
-    }
-
-    fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.upload(tensor, bytes)
-    }
-
-    fn download(&self, tensor: &Tensor, bytes: &mut [u8]) -> Result<(), OpError> {
-        self.inner.download(tensor, bytes)
-    }
-
-    fn upload_staged_with(&self, tensor: &Tensor, len: usize, write: &mut dyn FnMut(&mut [u8])) -> Result<(), OpError> {
-        self.inner.upload_staged_with(tensor, len, write)
-    }
-
-    fn upload_staged(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
-        self.inner.upload_staged(tensor, bytes)
-    }
-
-    fn download_later(&self, tensor: &Tensor) -> Result<Box<dyn Download>, OpError> {
-        self.inner.download_later(tensor)
-    }
-
-    fn fill(&self, tensor: &Tensor, byte: u8) -> Result<(), OpError> {
-        self.inner.fill(tensor, byte)
-    }
-
-    fn copy(&self, target: &Tensor, source: &Tensor) -> Result<(), OpError> {
-        self.inner.copy(target, source)
-    }
-
-    fn memory(&self) -> Result<(u64, u64), OpError> {
-        self.inner.memory()
-    }
-
-    fn scope(&self, scope: Scope) {
+    fn on_scope(&self, scope: Scope) {
         self.scope.set(scope);
         self.inner.scope(scope);
     }
