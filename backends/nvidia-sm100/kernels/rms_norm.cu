@@ -2,19 +2,13 @@
 //
 // Bytes: the row read and written; its second reading comes from the caches. A block takes a row whatever the batch.
 #include "common/reduce.cuh"
-#include "common/values.cuh"
 
 constexpr int THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS) rms_norm(View x, View weight, View out, float eps, uint32_t *) {
   __shared__ double scratch[THREADS / 32];
   const int64_t row = blockIdx.x, columns = x.columns();
-  double sum = 0;
-  for (int64_t c = threadIdx.x; c < columns; c += THREADS) {
-    const double v = load_float(x, row, c);
-    sum += v * v;
-  }
-  sum = block_sum<THREADS>(sum, scratch);
+  const double sum = square_sum<THREADS>(x, row, scratch);
   // Zeros stay zeros whatever eps is. Squares of finite values do not overflow F64: an infinite sum has an infinity or NaN in it.
   const bool is_finite = sum < __longlong_as_double(0x7FF0000000000000ll);
   double factor = sum == 0 ? 0.0 : 1.0 / sqrt(sum / double(columns) + double(eps));

@@ -2,18 +2,12 @@
 //
 // Bytes: the row once. A block takes a row whatever the batch, so that its bits do not depend on it.
 #include "common/reduce.cuh"
-#include "common/values.cuh"
 
 constexpr int THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS) rstd(View x, View out, float eps, uint32_t *) {
   __shared__ double scratch[THREADS / 32];
   const int64_t row = blockIdx.x, columns = x.columns();
-  double sum = 0;
-  for (int64_t c = threadIdx.x; c < columns; c += THREADS) {
-    const double v = load_float(x, row, c);
-    sum += v * v;
-  }
-  sum = block_sum<THREADS>(sum, scratch);
+  const double sum = square_sum<THREADS>(x, row, scratch);
   if (threadIdx.x == 0) out.at<float>()[row * out.stride[3]] = float(1.0 / sqrt(sum / double(columns) + double(eps)));
 }

@@ -3,7 +3,7 @@
 // of two F32 values is exact, and the result has the error of one rounding for all practical lengths.
 #pragma once
 
-#include <cstdint>
+#include "values.cuh"
 
 // The sum of every thread's value, in all threads. `T` threads, a power of two from 32 to 1024; `scratch` has T / 32 places.
 template <int T> __device__ inline double block_sum(double value, double *scratch) {
@@ -22,4 +22,14 @@ template <int T> __device__ inline double block_sum(double value, double *scratc
     __syncthreads();
   }
   return value;
+}
+
+// The sum of the squares of a row, in all threads.
+template <int T> __device__ inline double square_sum(const View &x, int64_t row, double *scratch) {
+  double sum = 0;
+  for (int64_t c = threadIdx.x; c < x.columns(); c += T) {
+    const double v = load_float(x, row, c);
+    sum += v * v;
+  }
+  return block_sum<T>(sum, scratch);
 }
