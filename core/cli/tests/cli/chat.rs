@@ -336,8 +336,8 @@ fn ctrl_c_stops_an_answer_and_then_the_program() {
 
 #[test]
 fn a_terminal_edits_lines_and_its_ctrl_c_stops_answers() {
-    // `script` gives its command a terminal.
-    let line = format!("{} chat {}", env!("CARGO_BIN_EXE_deepinfer"), ENDLESS.join(" "));
+    // `script` gives its command a terminal. The shell in between must not stay: Ctrl-C of that terminal ends it.
+    let line = format!("exec {} chat {}", env!("CARGO_BIN_EXE_deepinfer"), ENDLESS.join(" "));
     let mut script = Command::new("script");
     script.args(["-qec", &line, "/dev/null"]).env("DEEPINFER_ACCELERATOR", "cpu").env("TERM", "xterm");
     script.env_remove("DEEPINFER_HF_MODEL_DIR").stdin(Stdio::piped()).stdout(Stdio::piped());
