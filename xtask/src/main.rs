@@ -1,7 +1,8 @@
-//! Repository chores: `cargo xtask codegen [--check]`, `cargo xtask cuda`.
+//! Repository chores: `cargo xtask codegen [--check]`, `cargo xtask cuda`, `cargo xtask machine-code`.
 
 mod codegen;
 mod cuda;
+mod machine_code;
 
 use anyhow::{Result, bail};
 
@@ -11,6 +12,7 @@ fn main() -> Result<()> {
         ["codegen"] => codegen::run(codegen::Mode::Write),
         ["codegen", "--check"] => codegen::run(codegen::Mode::Check),
         ["cuda"] => cuda::fetch(),
-        _ => bail!("usage: cargo xtask codegen [--check] | cuda"),
+        ["machine-code"] => machine_code::check(),
+        _ => bail!("usage: cargo xtask codegen [--check] | cuda | machine-code"),
     }
 }

@@ -48,21 +48,17 @@ impl Nvcc {
 
     /// The image of `kernels/NAME.cu`: from the cache if a file of this content was compiled before.
     pub(crate) fn image(&self, folder: &Path, name: &str, output: &Path) -> Result<PathBuf, String> {
-        let source = folder.join(format!("{name}.cu"));
-        let key = self.key(folder, &source, output)?;
+        let key = self.key(folder, &folder.join(format!("{name}.cu")), output)?;
         let (kept, image) =
             (self.cache.join(format!("{name}-{key:016x}.fatbin")), output.join(format!("{name}.fatbin")));
         if fs::copy(&kept, &image).is_ok() {
             return Ok(image);
         }
         let mut command = Command::new(&self.program);
-        command
-            .args(FLAGS)
-            .args(["-fatbin", "-t", "0", "--resource-usage"])
-            .arg("-I")
-            .arg(folder)
-            .arg("-I")
-            .arg(output);
+        // The image names its source: by a path that does not depend on where the repository lies.
+        let source = Path::new("kernels").join(format!("{name}.cu"));
+        command.current_dir(folder.parent().expect("the kernels are in a folder of the crate"));
+        command.args(FLAGS).args(["-fatbin", "-t", "0", "--resource-usage", "-I", "kernels", "-I"]).arg(output);
         for target in &self.targets {
             command.args(["-gencode", &format!("arch=compute_{target},code=sm_{target}")]);
         }
