@@ -1,9 +1,9 @@
 //! An opened GPU: its primary context, in which everything else lives.
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute as Attribute};
-use deepinfer_plugin_api::sdk::Fault;
+use deepinfer_plugin_api::sdk::{Fault, FaultCode};
 
-use crate::error::check;
+use crate::error::{check, fault};
 use crate::image::Modules;
 
 /// Most devices of a process.
@@ -47,7 +47,18 @@ impl Device {
                     "device {ordinal} has compute capability {has}.{minor}, but the kernels need {needs}.0 or later"
                 )));
             }
-            check("the device's context", sys::cuDevicePrimaryCtxRetain(&mut context, device))?;
+            match sys::cuDevicePrimaryCtxRetain(&mut context, device) {
+                sys::CUresult::CUDA_SUCCESS => {}
+                // At this point nothing is lost: the device is somebody else's, or out of order.
+                sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
+                    return Err(Fault::new(
+                        FaultCode::Internal,
+                        "the driver gives no context (CUDA_ERROR_DEVICE_UNAVAILABLE): another process has the device to \
+                         itself, or it is out of order; nvidia:N chooses device N",
+                    ));
+                }
+                status => return Err(fault("the device's context", status)),
+            }
             Ok(Self { ordinal, context, modules: Modules::default() })
         }
     }

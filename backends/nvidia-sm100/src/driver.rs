@@ -4,7 +4,10 @@ use cudarc::driver::{DriverError, result, sys};
 use deepinfer_plugin_api::abi::{DI_DEVICE_CUDA, DI_SPACE_DEVICE, DI_SPACE_HOST_PINNED};
 use deepinfer_plugin_api::sdk::{DeviceInfo, Fault, SpaceInfo};
 
-use crate::error::fault;
+use crate::error::{check, fault};
+
+/// The oldest driver that loads the kernels, as the driver counts: that of CUDA 13.0.
+const LEAST_VERSION: i32 = 13_000;
 
 /// NVIDIA's number in the PCI registry.
 const PCI_VENDOR: u32 = 0x10DE;
@@ -24,10 +27,25 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, Fault> {
         Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => 0,
         Err(e) => return Err(fault("the NVIDIA driver does not start", e.0)),
     };
+    is_recent()?;
     if count == 0 {
         return Err(Fault::unsupported("the NVIDIA driver is installed, but it finds no device"));
     }
     (0..count).map(describe).collect()
+}
+
+/// Whether the driver knows the machine code that is shipped.
+fn is_recent() -> Result<(), Fault> {
+    let mut version = 0;
+    // SAFETY: the address is writable.
+    check("the version of the NVIDIA driver", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    if version < LEAST_VERSION {
+        let (major, minor) = (version / 1000, version % 1000 / 10);
+        return Err(Fault::unsupported(format!(
+            "the NVIDIA driver is of CUDA {major}.{minor}, but the kernels need one of CUDA 13.0 (driver 580) or later"
+        )));
+    }
+    Ok(())
 }
 
 fn describe(ordinal: i32) -> Result<DeviceInfo, Fault> {

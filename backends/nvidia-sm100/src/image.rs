@@ -4,10 +4,12 @@ use std::ffi::CStr;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUfunction, CUmodule};
+use deepinfer_plugin_api::abi::DI_SPACE_DEVICE;
 use deepinfer_plugin_api::sdk::Fault;
 
 use crate::device::{Device, MOST_DEVICES};
-use crate::error::check;
+use crate::error::{check, fault};
+use crate::memory::memory;
 
 /// Machine code of one file of `kernels/`, for every target.
 pub(crate) struct Image {
@@ -55,7 +57,7 @@ impl Function {
         if let Some(handle) = slot.get() {
             return Ok(std::ptr::with_exposed_provenance_mut(handle.0));
         }
-        let module = device.modules().get(self.image)?;
+        let module = device.modules().get(device, self.image)?;
         let mut function: CUfunction = std::ptr::null_mut();
         // SAFETY: the module is loaded in the current context; the name ends with a zero.
         let status = unsafe { sys::cuModuleGetFunction(&mut function, module, self.name.as_ptr()) };
@@ -67,7 +69,7 @@ impl Function {
 
 impl Modules {
     /// The module of an image in the current context.
-    fn get(&self, image: &'static Image) -> Result<CUmodule, Fault> {
+    fn get(&self, device: &Device, image: &'static Image) -> Result<CUmodule, Fault> {
         let slot = &self.0[image.index];
         if let Some(handle) = slot.get() {
             return Ok(std::ptr::with_exposed_provenance_mut(handle.0));
@@ -75,7 +77,11 @@ impl Modules {
         let mut module: CUmodule = std::ptr::null_mut();
         // SAFETY: the image is a whole fat binary that lives as long as the process.
         let status = unsafe { sys::cuModuleLoadData(&mut module, image.bytes.as_ptr().cast()) };
-        check(&format!("the machine code of {} does not load", image.name), status)?;
+        if status != sys::CUresult::CUDA_SUCCESS {
+            let free =
+                memory(device, DI_SPACE_DEVICE).map_or(String::new(), |(free, _)| format!(" ({free} bytes are free)"));
+            return Err(fault(format_args!("the machine code of {} does not load{free}", image.name), status));
+        }
         // Of two threads that load it at once, one module is kept and the other stays unused.
         let kept = slot.get_or_init(|| Handle(module.expose_provenance()));
         Ok(std::ptr::with_exposed_provenance_mut(kept.0))

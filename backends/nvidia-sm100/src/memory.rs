@@ -49,7 +49,14 @@ impl Buffer {
             _ => return Err(unknown_space(space)),
         };
         if status != sys::CUresult::CUDA_SUCCESS {
-            return Err(fault(format_args!("no {bytes} bytes in memory space {space}"), status));
+            let what = match (space, memory(device, space)) {
+                (DI_SPACE_DEVICE, Ok((free, _))) => {
+                    format!("{bytes} bytes of device memory are needed, but {free} are free")
+                }
+                (_, Ok((free, _))) => format!("{bytes} bytes of pinned host memory are needed, but {free} are free"),
+                _ => format!("{bytes} bytes are needed in memory space {space}"),
+            };
+            return Err(fault(what, status));
         }
         let address = base.next_multiple_of(align.max(1));
         let buffer = Self { device: Arc::clone(device), space, base };

@@ -145,6 +145,14 @@ impl KvCache {
         device.copy(&self.all_pages.rows(to, 1), &self.all_pages.rows(from, 1))
     }
 
+    /// A page: the entries of all KV sources for 128 tokens, `[1, page bytes]` U8.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    pub fn page(&self, page: usize) -> Tensor {
+        self.all_pages.rows(page, 1)
+    }
+
     /// The state slot of a request: all that it leaves on the device besides its pages, `[1, slot bytes]` U8.
     ///
     /// # Panics

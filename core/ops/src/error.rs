@@ -41,9 +41,9 @@ pub enum OpError {
         step: &'static str,
     },
     /// Memory ran out: ask for less.
-    #[error("{bytes} bytes of device memory are not available: {reason}")]
+    #[error("{}device memory is not available: {reason}", match bytes { 0 => String::new(), n => format!("{n} bytes of ") })]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes asked for; 0 where only the backend knows.
         bytes: u64,
         /// What the backend said.
         reason: String,

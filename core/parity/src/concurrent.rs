@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_millis(30);
 /// Rounds of calls that take long.
 const FEWEST_ROUNDS: usize = 2;
 /// When the machine is so busy that the threads hardly meet, this is enough.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Two calls, each many times, on a stream of its own and beside each other, give the bits that they give alone.
 pub(crate) fn streams_do_not_mix(device: &OpenDevice, calls: &[Call; 2]) -> Result<(), Problem> {

@@ -16,6 +16,7 @@ mod hidden_faults;
 mod liar;
 mod lines;
 mod models;
+mod nvidia;
 mod parity;
 mod plugins;
 mod replay;
