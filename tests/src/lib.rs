@@ -37,14 +37,19 @@ pub fn open_device() -> OpenDevice {
     runtime.open(&selection).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// Where this package lies: where cargo says when it runs a test, or whoever runs one on another machine.
+fn package() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).into()
+}
+
 /// A file of `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+    package().join("fixtures").join(name)
 }
 
 /// The miniature checkpoint.
 pub fn miniature() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/deepseek-v41-mini")
+    package().join("../models/deepseek-v41-mini")
 }
 
 /// Largest absolute difference of two slices, and where it is.

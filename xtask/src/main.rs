@@ -1,5 +1,7 @@
-//! Repository chores: `cargo xtask codegen [--check]`, `cargo xtask cuda`, `cargo xtask machine-code`.
+//! Repository chores: `cargo xtask codegen [--check]`, `cargo xtask cuda`, `cargo xtask machine-code`,
+//! `cargo xtask gpu-bundle [--out DIR]`.
 
+mod bundle;
 mod codegen;
 mod cuda;
 mod machine_code;
@@ -13,6 +15,7 @@ fn main() -> Result<()> {
         ["codegen", "--check"] => codegen::run(codegen::Mode::Check),
         ["cuda"] => cuda::fetch(),
         ["machine-code"] => machine_code::check(),
-        _ => bail!("usage: cargo xtask codegen [--check] | cuda | machine-code"),
+        ["gpu-bundle", rest @ ..] => bundle::run(rest),
+        _ => bail!("usage: cargo xtask codegen [--check] | cuda | machine-code | gpu-bundle [--out DIR]"),
     }
 }

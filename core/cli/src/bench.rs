@@ -5,6 +5,7 @@
 
 mod args;
 mod latency;
+mod ops;
 mod report;
 mod sampler;
 mod sched;
@@ -24,7 +25,11 @@ use crate::terminal;
 /// # Errors
 /// The input is refused, or a fault ends the run.
 pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
+    if cfg!(debug_assertions) {
+        terminal::warning(&"this is a debug build, whose figures mean little; build with --release");
+    }
     let (report, json) = match command {
+        BenchCommand::Ops(args) => return ops::run(args),
         BenchCommand::Throughput(args) => (throughput::run(args)?, args.measuring.json),
         BenchCommand::Latency(args) => (latency::run(args)?, args.measuring.json),
         BenchCommand::Sched(args) => (sched::run(args)?, args.measuring.json),
@@ -34,9 +39,6 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         true => serde_json::to_string_pretty(&report).map_err(Failure::fault)? + "\n",
         false => terminal::printable(&report.to_string()),
     };
-    if cfg!(debug_assertions) {
-        terminal::warning(&"this is a debug build, whose figures mean little; build with --release");
-    }
     Output::stdout()?.write(&text)
 }
 

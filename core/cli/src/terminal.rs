@@ -70,6 +70,11 @@ pub(crate) fn rows_bar(total: u64) -> ProgressBar {
     ProgressBar::new(total).with_style(style("{bar:30} {human_pos}/{human_len} rows ({elapsed})"))
 }
 
+/// A bar of cases, with the name of the present one.
+pub(crate) fn cases_bar(total: u64) -> ProgressBar {
+    ProgressBar::new(total).with_style(style("{bar:30} {pos}/{len} cases, {msg} ({elapsed})"))
+}
+
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates of this file are valid")
 }

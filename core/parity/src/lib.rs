@@ -39,7 +39,9 @@ pub use finding::{Finding, findings};
 pub use generate::Content;
 pub use glob::matches as glob_matches;
 pub use outcome::{Failure, Outcome};
+pub use place::{Arguments, dispatch_on};
 pub use report::{Identity, Line, OpSummary, Report, Verdict};
+pub use rng::SplitMix64;
 pub use run::{CallError, Evidence, run_call, run_case, run_case_with_evidence};
 
 /// Ops that have cases and a typed call, in the order of the catalogue's families.

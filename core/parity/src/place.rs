@@ -97,6 +97,46 @@ pub(crate) fn run_on_constants(device: &dyn Device, call: &Call) -> Result<Outpu
     }
 }
 
+/// The arguments of a call, by name.
+pub trait Arguments {
+    /// The op.
+    fn op(&self) -> &'static str;
+
+    /// A tensor that may be absent.
+    fn optional(&self, name: &str) -> Option<&Tensor>;
+
+    /// A list of tensors.
+    ///
+    /// # Panics
+    /// If there is none of this name; so do the others.
+    fn list(&self, name: &str) -> &[Tensor];
+
+    /// A scalar.
+    fn u32(&self, name: &str) -> u32;
+
+    /// A scalar.
+    fn f32(&self, name: &str) -> f32;
+
+    /// A scalar.
+    fn i32(&self, name: &str) -> i32;
+
+    /// A tensor that is there.
+    fn tensor(&self, name: &str) -> &Tensor {
+        self.optional(name).unwrap_or_else(|| panic!("{}: {name} is absent", self.op()))
+    }
+}
+
+/// Makes a call of any op of the catalogue, with the checks that it has.
+///
+/// # Errors
+/// As the op.
+///
+/// # Panics
+/// If an argument lacks.
+pub fn dispatch_on(device: &dyn Device, call: &dyn Arguments) -> Result<(), OpError> {
+    dispatch(call, device, Route::Trait)
+}
+
 /// A call whose arguments are on a device.
 pub(crate) struct PlacedCall<'a> {
     call: &'a Call,
@@ -189,10 +229,11 @@ impl<'a> PlacedCall<'a> {
         }
         Ok(None)
     }
+}
 
-    /// The tensor of an argument that is there.
-    pub(crate) fn tensor(&self, name: &str) -> &Tensor {
-        self.optional(name).unwrap_or_else(|| panic!("{}: {name} is absent", self.call.op.name))
+impl Arguments for PlacedCall<'_> {
+    fn op(&self) -> &'static str {
+        self.call.op.name
     }
 
     fn optional(&self, name: &str) -> Option<&Tensor> {
@@ -401,8 +442,8 @@ macro_rules! calls {
         /// Ops that can be called.
         pub(crate) const CALLABLE: &[&str] = &[$(stringify!($op)),*];
 
-        fn dispatch(placed: &PlacedCall<'_>, device: &dyn Device, route: Route) -> Result<(), OpError> {
-            match placed.call.op.name {
+        fn dispatch(placed: &dyn Arguments, device: &dyn Device, route: Route) -> Result<(), OpError> {
+            match placed.op() {
                 $(stringify!($op) => {
                     let args = args::$Args { $($arg: placed.$kind(stringify!($arg))),* };
                     match route {
@@ -414,8 +455,8 @@ macro_rules! calls {
             }
         }
 
-        fn visit(placed: &PlacedCall<'_>, f: &mut dyn FnMut(&dyn OpCall)) {
-            match placed.call.op.name {
+        fn visit(placed: &dyn Arguments, f: &mut dyn FnMut(&dyn OpCall)) {
+            match placed.op() {
                 $(stringify!($op) => f(&args::$Args { $($arg: placed.$kind(stringify!($arg))),* }),)*
                 other => panic!("no call of {other}: run `cargo xtask codegen`"),
             }

@@ -11,7 +11,7 @@ use deepinfer_runtime::conformance::{self, Answer};
 use crate::fault::Fault;
 use crate::generate::OpSpec;
 use crate::outcome::Failure;
-use crate::place::{Layout, PlacedCall, Route, RunError, run};
+use crate::place::{Arguments, Layout, PlacedCall, Route, RunError, run};
 use crate::run::{Problem, by_itself, cannot_upload};
 
 /// A call that must be refused.

@@ -19,6 +19,7 @@ pub(crate) enum BenchCommand {
     Latency(LatencyArgs),
     Sched(SchedArgs),
     Sampler(SamplerArgs),
+    Ops(OpsArgs),
 }
 
 /// What all of them have in common.
@@ -140,4 +141,52 @@ pub(crate) struct SamplerArgs {
 
     #[command(flatten)]
     pub(crate) measuring: Measuring,
+}
+
+/// Single calls of every op at the sizes of the released model, against a copy on the device
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deepinfer bench ops --backend nvidia --json ops.json --svg ops.svg
+  deepinfer bench ops --backend ./libdeepinfer_x.so --ops linear,topk_select --case '*m1'
+
+A figure is the median of --repeats samples; a sample is a batch of calls that was recorded once, as a graph where the
+backend has graphs. Arguments are random numbers, and lie in several places, so that none is found in a cache. Results are
+not looked at: deepinfer parity does that. Rates count what a call must read and write at least.")]
+pub(crate) struct OpsArgs {
+    /// Backend: auto, a name, or the path of a plugin, as in `generate`
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) backend: Option<String>,
+
+    /// Ops; * and ? stand for other characters, several patterns apart by commas [default: all]
+    #[arg(long, value_name = "GLOB,..", value_delimiter = ',')]
+    pub(crate) ops: Vec<String>,
+
+    /// Cases, by the names that --list gives [default: all]
+    #[arg(long, value_name = "GLOB,..", value_delimiter = ',')]
+    pub(crate) case: Vec<String>,
+
+    /// Write all figures as JSON; - is standard output, in place of the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Draw a roofline
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+
+    /// Samples of a case
+    #[arg(long, value_name = "N", default_value = "25", allow_negative_numbers = true, value_parser = whole::<usize>(1..=MOST))]
+    pub(crate) repeats: usize,
+
+    /// MiB to move between two uses of a buffer, at least twice the largest cache; 0 uses one buffer
+    #[arg(long, value_name = "MIB", default_value = "160", allow_negative_numbers = true, value_parser = whole::<usize>(0..=MOST))]
+    pub(crate) rotate: usize,
+
+    /// Divide the extents, for a trial on a small device
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = whole::<usize>(1..=MOST))]
+    pub(crate) scale: usize,
+
+    /// Name the cases and measure none
+    #[arg(long)]
+    pub(crate) list: bool,
 }

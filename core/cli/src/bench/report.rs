@@ -53,6 +53,13 @@ impl Machine {
     }
 }
 
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { processor, cores, build, version } = self;
+        write!(f, "{processor}, {cores} cores, deepinfer {version}, {build} build")
+    }
+}
+
 /// All figures of a command.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Report {
@@ -89,7 +96,7 @@ impl fmt::Display for Report {
 }
 
 /// Four digits: more would be noise.
-fn digits(value: f64) -> String {
+pub(super) fn digits(value: f64) -> String {
     let decimals = match value.abs() {
         least if least < 10.0 => 3,
         less if less < 100.0 => 2,

@@ -87,3 +87,71 @@ fn lengths_that_do_not_fit_are_refused() {
     deepinfer(&too_long).refused(&["1000000 tokens of a prompt and 2 of an output are 1000002", "a context of"]);
     deepinfer(&["bench", "sched", "--config", "/nonexistent.json"]).refused(&["/nonexistent.json"]);
 }
+
+/// The lines of `bench ops` on small tensors: the head of the report, and one for each case.
+#[track_caller]
+fn ops(args: &[&str]) -> Vec<String> {
+    let small = ["bench", "ops", "--scale", "64", "--rotate", "0", "--repeats", "1"];
+    deepinfer(&[&small, args].concat()).succeeded().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn ops_takes_every_case_on_every_backend() {
+    let lines = ops(&[]);
+    let listed = deepinfer(&["bench", "ops", "--scale", "64", "--list"]);
+    let (cases, summary) = (listed.succeeded().lines().count(), lines.last().expect("a summary"));
+    assert!(cases > 80, "{cases}");
+    assert_eq!(lines.len(), 3 + cases + 1, "{lines:?}");
+    assert!(lines[0].contains("backend cpu") && lines[1].contains("GB/s read and written"), "{lines:?}");
+    // What a backend refuses is no case: the arguments are valid by the catalogue.
+    assert!(summary.starts_with(&format!("{cases} of {cases} cases measured")), "{lines:?}");
+}
+
+#[test]
+fn every_op_of_the_profile_has_a_case_of_full_size() {
+    let listed = deepinfer(&["bench", "ops", "--list"]);
+    let names = listed.succeeded();
+    let has = |op: &str| names.lines().any(|name| name.starts_with(&format!("{op}/")));
+    let lacking: Vec<&str> = deepinfer_parity::ops().filter(|op| !has(op)).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
+    for name in ["linear/fp8 n5120 k5120 m1", "topk_select/512 of 64x65536", "sparse_attention/b128 h64 d512 k640"] {
+        assert!(names.lines().any(|listed| listed == name), "{name}: {names}");
+    }
+    let mut unique: Vec<&str> = names.lines().collect();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(unique.len(), names.lines().count(), "names are unique");
+}
+
+#[test]
+fn ops_writes_figures_and_a_drawing() {
+    let folder = tempfile::tempdir().unwrap();
+    let [json, svg] = ["ops.json", "ops.svg"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let lines = ops(&["--ops", "linear,rms_norm", "--case", "*m1,rms_norm/*", "--json", &json, "--svg", &svg]);
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let cases = report["cases"].as_array().expect("cases");
+    assert_eq!(lines.len(), 4 + cases.len(), "{lines:?}");
+    assert_eq!((&report["backend"], &report["scale"]), (&"cpu".into(), &64.into()));
+    for case in cases {
+        let figures = ["least_us", "median_us", "ninetieth_us", "bytes", "copy_share"];
+        assert!(figures.iter().all(|key| case[key].as_f64().is_some_and(|value| value > 0.0)), "{case}");
+    }
+    // Bars are for full sizes.
+    assert!(cases.iter().all(|case| case["bar"].is_null() && case["met"].is_null()), "{cases:?}");
+    let drawing = std::fs::read_to_string(svg).unwrap();
+    assert!(drawing.starts_with("<svg ") && drawing.ends_with("</svg>\n"), "{drawing}");
+    for part in ["FLOP per byte", "copy ", "backend cpu", "rms_norm/"] {
+        assert!(drawing.contains(part), "{part}: {drawing}");
+    }
+    let to_stdout = deepinfer(&["bench", "ops", "--scale", "64", "--rotate", "0", "--ops", "rstd", "--json", "-"]);
+    let report: Value = serde_json::from_str(to_stdout.succeeded()).expect("nothing but JSON");
+    assert!(report["copy"]["gb_per_s"].as_f64().is_some_and(|rate| rate > 0.0));
+}
+
+#[test]
+fn ops_refuses_what_fits_no_case() {
+    deepinfer(&["bench", "ops", "--ops", "lineal"]).refused(&["--ops lineal", "--list"]);
+    deepinfer(&["bench", "ops", "--scale", "0"]).refused(&["--scale", "from 1 to"]);
+    deepinfer(&["bench", "ops", "--backend", "nowhere", "--ops", "rstd"]).refused(&["nowhere"]);
+    deepinfer(&["bench", "ops", "--ops", "rstd", "--json", "/nonexistent/x.json"]).refused(&["/nonexistent/x.json"]);
+}
