@@ -25,9 +25,6 @@ use crate::terminal;
 /// # Errors
 /// The input is refused, or a fault ends the run.
 pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
-    if cfg!(debug_assertions) {
-        terminal::warning(&"this is a debug build, whose figures mean little; build with --release");
-    }
     let (report, json) = match command {
         BenchCommand::Ops(args) => return ops::run(args),
         BenchCommand::Throughput(args) => (throughput::run(args)?, args.measuring.json),
@@ -39,7 +36,14 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         true => serde_json::to_string_pretty(&report).map_err(Failure::fault)? + "\n",
         false => terminal::printable(&report.to_string()),
     };
+    warn_of_a_debug_build();
     Output::stdout()?.write(&text)
+}
+
+fn warn_of_a_debug_build() {
+    if cfg!(debug_assertions) {
+        terminal::warning(&"this is a debug build, whose figures mean little; build with --release");
+    }
 }
 
 /// An engine with room for `concurrency` requests of `tokens` tokens. It caches nothing, so that every round does all of the

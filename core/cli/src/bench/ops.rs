@@ -16,7 +16,7 @@ use deepinfer_parity::{SplitMix64, glob_matches};
 use deepinfer_runtime::OpenDevice;
 
 use self::case::{Case, Content, Scale, Spec};
-use self::measure::{Timing, time};
+use self::measure::{Batch, Timing, time};
 use self::place::{Sets, repeat};
 use self::report::{Ceiling, Layout, Outcome, Report, Setting};
 use super::args::OpsArgs;
@@ -65,6 +65,7 @@ pub(super) fn run(args: &OpsArgs) -> Result<(), Failure> {
     let in_text = !json.as_ref().is_some_and(Output::is_stdout);
     let mut say = |line: &str| if in_text { text.write(&(terminal::printable(line) + "\n")) } else { Ok(()) };
 
+    super::warn_of_a_debug_build();
     let setting = Setting::of(args, &device);
     let ceiling = ceiling(&device, scale, args.repeats).map_err(Failure::fault)?;
     let layout = Layout::of(&cases);
@@ -108,7 +109,7 @@ fn said(patterns: &[String]) -> String {
 /// Times a case.
 fn measure(device: &OpenDevice, case: &Case, args: &OpsArgs) -> Result<(usize, Timing), OpError> {
     let sets = Sets::place(device, case, args.rotate * MIB)?;
-    let timing = time(device, sets.len(), args.repeats, |number| sets.call(device, number))?;
+    let timing = time(device, sets.len(), args.repeats, Batch::Recorded, |number| sets.call(device, number))?;
     Ok((sets.len(), timing))
 }
 
@@ -122,6 +123,6 @@ fn ceiling(device: &OpenDevice, scale: Scale, samples: usize) -> Result<Ceiling,
     device.upload(&tensor(0), &block)?;
     repeat(device, &memory, 0, block.len(), 2 * bytes)?;
     let (source, target) = (tensor(0), tensor(bytes));
-    let timing = time(device, 1, samples, |_| device.copy(&target, &source))?;
+    let timing = time(device, 1, samples, Batch::Queued, |_| device.copy(&target, &source))?;
     Ok(Ceiling::of(bytes, timing))
 }

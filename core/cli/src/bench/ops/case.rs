@@ -40,7 +40,8 @@ impl Spec {
 /// An argument.
 pub(super) enum Arg {
     Tensor(Spec),
-    List(Vec<Spec>),
+    /// So many tensors, each in memory of its own.
+    List(Spec, usize),
     U32(u32),
     F32(f32),
 }
@@ -171,11 +172,11 @@ impl Case {
     }
 
     /// A list of so many tensors of one shape, all of which are read.
-    pub(super) fn list(mut self, name: &'static str, count: usize, format: Format, shape: &[usize]) -> Self {
-        let spec = || Spec { format, shape: shape.to_vec(), content: Content::Random(1.0), is_shared: false };
-        let list: Vec<Spec> = (0..count).map(|_| spec()).collect();
-        self.bytes += list.iter().map(|spec| (spec.bytes().0 + spec.bytes().1) as f64).sum::<f64>();
-        self.push(name, Arg::List(list))
+    pub(super) fn list(mut self, name: &'static str, len: usize, format: Format, shape: &[usize]) -> Self {
+        let spec = Spec { format, shape: shape.to_vec(), content: Content::Random(1.0), is_shared: false };
+        let (codes, scales) = spec.bytes();
+        self.bytes += ((codes + scales) * len) as f64;
+        self.push(name, Arg::List(spec, len))
     }
 
     pub(super) fn u32(self, name: &'static str, value: usize) -> Self {

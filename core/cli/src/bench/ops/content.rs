@@ -59,14 +59,18 @@ fn normal(rng: &mut SplitMix64) -> f32 {
 }
 
 fn floats(format: Format, bytes: usize, next: &mut dyn FnMut() -> f32) -> Vec<u8> {
+    let mut out = vec![0; bytes];
     match format {
-        Format::F32 => (0..bytes / 4).flat_map(|_| next().to_le_bytes()).collect(),
-        _ => (0..bytes / 2).flat_map(|_| ((next().to_bits() >> 16) as u16).to_le_bytes()).collect(),
+        Format::F32 => out.chunks_exact_mut(4).for_each(|element| element.copy_from_slice(&next().to_le_bytes())),
+        // The upper half of an F32: rounding does not matter here.
+        _ => out.chunks_exact_mut(2).for_each(|element| element.copy_from_slice(&next().to_le_bytes()[2..])),
     }
+    out
 }
 
 fn words(bytes: usize, rng: &mut SplitMix64) -> Vec<u8> {
-    let mut out: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes()).collect();
+    let mut out = vec![0; bytes.next_multiple_of(8)];
+    out.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()));
     out.truncate(bytes);
     out
 }

@@ -102,18 +102,20 @@ fn tensor(memory: &Allocation, at: usize, spec: &Spec) -> Tensor {
 
 /// Places `count` sets of the arguments of a call.
 fn place(device: &dyn Device, call: &Call, count: usize, rng: &mut SplitMix64) -> Result<Vec<PlacedCall>, OpError> {
-    let specs = || {
-        call.args.iter().flat_map(|(_, arg)| match arg {
-            Arg::Tensor(spec) => std::slice::from_ref(spec),
-            Arg::List(specs) => specs.as_slice(),
-            Arg::U32(_) | Arg::F32(_) => &[],
-        })
+    let own = |arg: &Arg| match arg {
+        Arg::Tensor(spec) if !spec.is_shared => room(spec),
+        Arg::List(spec, len) => room(spec) * len,
+        _ => 0,
     };
-    let stride: usize = specs().filter(|spec| !spec.is_shared).map(room).sum();
+    let stride: usize = call.args.iter().map(|(_, arg)| own(arg)).sum();
     let memory = device.allocate((stride * count).max(ALIGN))?;
-    let mut calls: Vec<PlacedCall> = (0..count)
-        .map(|_| PlacedCall { op: call.op, tensors: BTreeMap::new(), lists: BTreeMap::new(), scalars: BTreeMap::new() })
-        .collect();
+    let scalars = call.args.iter().filter_map(|(name, arg)| match arg {
+        Arg::U32(value) => Some((*name, f64::from(*value))),
+        Arg::F32(value) => Some((*name, f64::from(*value))),
+        Arg::Tensor(_) | Arg::List(..) => None,
+    });
+    let (tensors, lists) = (BTreeMap::new(), BTreeMap::new());
+    let mut calls = vec![PlacedCall { op: call.op, tensors, lists, scalars: scalars.collect() }; count];
 
     let mut at = 0;
     for (name, arg) in &call.args {
@@ -133,22 +135,21 @@ fn place(device: &dyn Device, call: &Call, count: usize, rng: &mut SplitMix64) -
                 }
                 at += room(spec);
             }
-            Arg::List(specs) => {
-                for spec in specs {
-                    fill(device, &tensor(&memory, at, spec), spec, rng)?;
-                    for (set, call) in calls.iter_mut().enumerate() {
-                        let list = call.lists.entry(name).or_default();
-                        list.push(tensor(&memory, set * stride + at, spec));
-                    }
-                    at += room(spec);
+            Arg::List(spec, len) => {
+                fill(device, &tensor(&memory, at, spec), spec, rng)?;
+                repeat(device, &memory, at, room(spec), room(spec) * len)?;
+                for (set, call) in calls.iter_mut().enumerate() {
+                    let place = |item: usize| tensor(&memory, set * stride + at + item * room(spec), spec);
+                    call.lists.insert(name, (0..*len).map(place).collect());
                 }
+                at += room(spec) * len;
             }
             Arg::U32(_) | Arg::F32(_) => {}
         }
     }
     repeat(device, &memory, 0, stride, stride * count)?;
     // Each set reads other parts of what they share.
-    if specs().any(|spec| spec.is_shared) {
+    if call.args.iter().any(|(_, arg)| matches!(arg, Arg::Tensor(spec) if spec.is_shared)) {
         for call_of_set in calls.iter().skip(1) {
             for (name, arg) in &call.args {
                 if let Arg::Tensor(spec @ Spec { content: Content::Integers(of), is_shared: false, .. }) = arg {
