@@ -1,10 +1,11 @@
 //! A roofline: what each case reaches of the arithmetic and of the memory, drawn by hand as SVG.
 //!
 //! Left, arithmetic intensity against FLOP/s on logarithmic axes, under the rate of a copy; right, a bar for each case that is
-//! bound by memory, as a share of that rate.
+//! bound by memory, as a share of that rate. Cases that are neither, being small, are in the table alone.
 
 use std::fmt::Write;
 
+use super::super::report::digits;
 use super::case::Bound;
 use super::report::{Outcome, Report};
 
@@ -22,9 +23,8 @@ const COLOURS: [&str; 8] = ["#1f5fa8", "#b3541e", "#2d7d46", "#8e3b8c", "#a32a2a
 /// Draws the cases of a report that were measured.
 pub(super) fn svg(report: &Report) -> String {
     let measured: Vec<&Outcome> = report.cases.iter().filter(|case| case.measured.is_some()).collect();
-    let (points, bars): (Vec<&Outcome>, Vec<&Outcome>) = measured.into_iter().partition(|case| case.flops > 0.0);
-    let shares: Vec<&Outcome> =
-        bars.into_iter().chain(points.iter().copied().filter(|c| c.bound == Bound::Memory)).collect();
+    let points: Vec<&Outcome> = measured.iter().copied().filter(|case| case.flops > 0.0).collect();
+    let shares: Vec<&Outcome> = measured.into_iter().filter(|case| case.bound == Bound::Memory).collect();
     let height = PLOT.1.max(MARGIN[2] + 30.0 + BAR * shares.len() as f64) + 20.0;
     let width = PLOT.0 + BARS.0 + BARS.1 + 90.0;
     let mut out = format!(
@@ -89,7 +89,7 @@ fn plot(out: &mut String, cases: &[&Outcome], copy: f64) {
     if first < last {
         let first = first.max(10f64.powf(y.least) / copy * 1e3);
         line(out, (x.at(first), y.at(rate(first))), (x.at(last), y.at(rate(last))), "#444444", 1.5);
-        let label = format!("copy {copy:.0} GB/s");
+        let label = format!("copy {} GB/s", digits(copy));
         let middle = (first * last).sqrt();
         text(out, (x.at(middle) - 8.0, y.at(rate(middle)) - 8.0), "end", &label, 12);
     }
@@ -135,17 +135,16 @@ fn share_bars(out: &mut String, cases: &[&Outcome]) {
     for percent in [0, 50, 90, 100] {
         let at = left + BARS.1 * f64::from(percent) / 100.0;
         line(out, (at, top - 4.0), (at, bottom), if percent == 90 { "#c05000" } else { "#cccccc" }, 1.0);
-        text(out, (at, top - 10.0), "middle", &format!("{percent} %"), 11);
+        text(out, (at, top - 10.0), "middle", &percent.to_string(), 11);
     }
     for (row, case) in cases.iter().enumerate() {
         let Some(measured) = &case.measured else { continue };
         let y = top + BAR * row as f64;
         let share = measured.copy_share.clamp(0.0, 1.2);
-        let colour = match (case.met, case.bound) {
-            (Some(true), _) => "#2d7d46",
-            (Some(false), _) => "#b3541e",
-            (None, Bound::Latency) => "#b8c4d0",
-            (None, _) => "#5b7fa5",
+        let colour = match case.met {
+            Some(true) => "#2d7d46",
+            Some(false) => "#b3541e",
+            None => "#5b7fa5",
         };
         let _ = writeln!(
             out,
@@ -157,7 +156,13 @@ fn share_bars(out: &mut String, cases: &[&Outcome]) {
         let label = format!("{:.1} us", measured.timing.median_us);
         text(out, (left + BARS.1 * share + 5.0, y + BAR - 8.0), "start", &label, 10);
     }
-    text(out, (left, MARGIN[2] - 18.0), "start", "share of the rate of a copy; green: bar met, orange: bar missed", 11);
+    text(
+        out,
+        (left, MARGIN[2] - 18.0),
+        "start",
+        "per cent of the rate of a copy; green: bar met, orange: bar missed",
+        11,
+    );
 }
 
 fn number(power: i32) -> String {
