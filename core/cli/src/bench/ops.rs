@@ -76,7 +76,7 @@ pub(super) fn run(args: &OpsArgs) -> Result<(), Failure> {
     let mut results: Vec<Outcome> = Vec::new();
     for case in &cases {
         bar.set_message(case.name());
-        let result = Outcome::of(case, measure(&device, case, args), &ceiling);
+        let result = Outcome::of(case, measure(&device, case, args), &ceiling, args.rotate * MIB);
         bar.suspend(|| say(&layout.line(&result)))?;
         bar.inc(1);
         let is_lost = result.is_lost;

@@ -112,13 +112,21 @@ pub(super) struct Measured {
     pub(super) timing: Timing,
     /// Sets of arguments in turn.
     sets: usize,
+    /// Whether they are more than a cache holds.
+    is_cold: bool,
     pub(super) gb_per_s: f64,
     pub(super) copy_share: f64,
     pub(super) tflops: f64,
 }
 
 impl Outcome {
-    pub(super) fn of(case: &Case, measured: Result<(usize, Timing), OpError>, ceiling: &Ceiling) -> Self {
+    /// `rotated` is how many bytes were to lie between two uses of a buffer.
+    pub(super) fn of(
+        case: &Case,
+        measured: Result<(usize, Timing), OpError>,
+        ceiling: &Ceiling,
+        rotated: usize,
+    ) -> Self {
         let mut result = Self {
             name: case.name(),
             op: case.op,
@@ -136,7 +144,9 @@ impl Outcome {
             Ok((sets, timing)) => {
                 let gb_per_s = case.bytes / timing.median_us / 1e3;
                 let tflops = case.flops / timing.median_us / 1e6;
-                let measured = Measured { sets, gb_per_s, copy_share: gb_per_s / ceiling.gb_per_s, tflops, timing };
+                let is_cold = sets as f64 * case.bytes >= rotated as f64;
+                let copy_share = gb_per_s / ceiling.gb_per_s;
+                let measured = Measured { timing, sets, is_cold, gb_per_s, copy_share, tflops };
                 result.met = case.bar.map(|bar| bar.is_met(&measured));
                 result.measured = Some(measured);
             }
@@ -205,8 +215,9 @@ impl Layout {
         };
         let Measured { timing, gb_per_s, copy_share, tflops, .. } = measured;
         let tflops = if result.flops > 0.0 { digits(*tflops) } else { "-".to_owned() };
+        let mark = if measured.is_cold { "" } else { "*" };
         let cells = [
-            digits(timing.median_us),
+            digits(timing.median_us) + mark,
             digits(timing.tenth_us),
             digits(timing.ninetieth_us),
             digits(*gb_per_s),
@@ -239,7 +250,11 @@ impl Report {
         let (met, with_bar) = (count(&|result| result.met == Some(true)), count(&|result| result.met.is_some()));
         let measured = count(&|result| result.measured.is_some());
         let mut line = format!("{measured} of {} cases measured, {met} of {with_bar} bars met", self.cases.len());
-        if self.cases.iter().filter_map(|result| result.measured.as_ref()).any(|m| !m.timing.is_captured) {
+        let any = |of: &dyn Fn(&Measured) -> bool| self.cases.iter().filter_map(|r| r.measured.as_ref()).any(of);
+        if any(&|measured| !measured.is_cold) {
+            line.push_str("; * so small that all sets of its arguments fit into a cache");
+        }
+        if any(&|measured| !measured.timing.is_captured) {
             line.push_str("; the backend captures no graph, so that small calls show the host's time");
         }
         line
