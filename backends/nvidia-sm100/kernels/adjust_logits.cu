@@ -1,10 +1,10 @@
 // Biases, then penalties for tokens that have occurred, in place.
 //
 // Bytes: the lists of a row, and the logits that they name. A block takes a row; the tokens of a list differ, so that its
-// entries may be taken in any order.
+// entries may be taken in any order, and a thread has several on their way.
 #include "common/view.cuh"
 
-constexpr int THREADS = 256;
+constexpr int THREADS = 512, AHEAD = 4;
 constexpr uint32_t OP = 28;
 // Places in the catalogue.
 enum Argument : uint32_t { LOGITS, BIAS_RANGE, BIAS_TOKEN, BIAS_VALUE, REPETITION, INV_REPETITION, FREQUENCY, PRESENCE, SEEN_RANGE, SEEN_TOKEN, SEEN_COUNT };
@@ -69,15 +69,39 @@ adjust_logits(View logits, View bias_range, View bias_token, View bias_value, Vi
   if (wrong) refuse(fault, OP, argument, rule);
   if (__syncthreads_or(wrong)) return;
 
-  float *l = logits.row<float>(row);
-  for (int64_t i = biases.begin + threadIdx.x; i < biases.end; i += THREADS)
-    l[bias_id(i)] = __fadd_rn(l[bias_id(i)], *bias_value.at<float>(i * bias_value.stride[3]));
+  float *l = logits.at<float>(row * logits.stride[2]);
+  for (int64_t first = biases.begin + threadIdx.x; first < biases.end; first += AHEAD * THREADS) {
+    int32_t token[AHEAD];
+    float logit[AHEAD], value[AHEAD];
+#pragma unroll
+    for (int j = 0; j < AHEAD; ++j) {
+      const int64_t i = first + j * THREADS;
+      token[j] = i < biases.end ? bias_id(i) : -1;
+      value[j] = i < biases.end ? *bias_value.at<float>(i * bias_value.stride[3]) : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; ++j) logit[j] = token[j] >= 0 ? l[token[j]] : 0;
+#pragma unroll
+    for (int j = 0; j < AHEAD; ++j) if (token[j] >= 0) l[token[j]] = __fadd_rn(logit[j], value[j]);
+  }
   __syncthreads();
-  for (int64_t i = seen.begin + threadIdx.x; i < seen.end; i += THREADS) {
-    const int32_t count = *seen_count.at<int32_t>(i * seen_count.stride[3]);
-    float logit = l[seen_id(i)];
-    logit = __fmul_rn(logit, logit > 0 ? inverse : times);
-    if (count > 0) logit = __fsub_rn(logit, __fadd_rn(__fmul_rn(per_count, __int2float_rn(count)), once));
-    l[seen_id(i)] = logit;
+  for (int64_t first = seen.begin + threadIdx.x; first < seen.end; first += AHEAD * THREADS) {
+    int32_t token[AHEAD], count[AHEAD];
+    float logit[AHEAD];
+#pragma unroll
+    for (int j = 0; j < AHEAD; ++j) {
+      const int64_t i = first + j * THREADS;
+      token[j] = i < seen.end ? seen_id(i) : -1;
+      count[j] = i < seen.end ? *seen_count.at<int32_t>(i * seen_count.stride[3]) : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; ++j) logit[j] = token[j] >= 0 ? l[token[j]] : 0;
+#pragma unroll
+    for (int j = 0; j < AHEAD; ++j) {
+      if (token[j] < 0) continue;
+      float v = __fmul_rn(logit[j], logit[j] > 0 ? inverse : times);
+      if (count[j] > 0) v = __fsub_rn(v, __fadd_rn(__fmul_rn(per_count, __int2float_rn(count[j])), once));
+      l[token[j]] = v;
+    }
   }
 }

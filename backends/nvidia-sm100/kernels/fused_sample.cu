@@ -1,262 +1,483 @@
 // One token per row: the argmax of logit / temperature + noise over what min_p, top_k and top_p leave.
 //
-// Bytes: a row once for each pass, from the cache after the first. A block takes a row. Without filters there are two passes
-// (the largest logit; the draw). A filter keeps the beginning of the list sorted by score, then id, without sorting it: four
-// passes find the score at which the list is cut, eight bits of it at a time, by integer sums over a histogram, whose order
-// does not matter. EXACT: integers, and F32 operations that round one after the other.
-#include "common/sampling.cuh"
-#include "common/view.cuh"
+// Bytes: a row once, and once or twice more if there is a top_p. A block takes a row; two fit a multiprocessor, so that 256 rows are all
+// at work at once. EXACT: integers, and F32 operations that round one after the other; approximations only decide what need not be
+// computed.
+//
+// The draw. Noise in integers takes some 250 instructions, so that it is computed for a few tokens of a row only. With v = (r + 1/2) /
+// 2^32 of a token's random integer r, the noise is -ln(-ln(1 - v)), and v < -ln(1 - v) <= v + v^2 for v <= 1/2, so that
+//   -ln v - v  <=  noise  <  -ln v,   and   noise > -3.14 for every v.
+// Of four tokens that share a call of the generator, the largest score plus the -ln v of the smallest v is above each of their values,
+// and the token of the smallest v and that of the largest score have values that are reached at least. A thread keeps the largest of
+// both bounds over its quads. What is below the largest value that is surely reached in the row, by more than rounding, cannot win;
+// the tokens of the other threads, a few of a thousand, are computed.
+//
+// Filters. A thread also keeps its largest logit, so that only threads with tokens above some score are looked at again: those above
+// the bar of min_p; for top_k those from the band of the k-th largest of the threads' largest scores on, which is at most the k-th
+// largest score: their tokens are gathered and sorted. top_p: the weights of all tokens are summed exactly, and also, cut to 15 bits, in
+// bands of the distance to the largest score, 64 to a unit; those sums enclose the band in which the share is reached. The exact
+// weight of what lies before it is summed, and its own tokens are gathered and sorted. What does not fit this (very many ties, scores
+// that overflow, a large top_k) is drawn as common/sample_block.cuh says.
+#include "common/sample_block.cuh"
 
-constexpr int THREADS = 1024;
-constexpr uint32_t OP = 27;
-enum Argument : uint32_t { LOGITS, INV_TEMPERATURE, SEED, POSITION, TOKEN, CHILD, MIN_P_LOG, TOP_K, TOP_P };
-enum Rule : uint32_t {
-  POSITION_NEGATIVE, INV_TEMPERATURE_NEGATIVE, INV_TEMPERATURE_NOT_FINITE, CHILD_NEGATIVE, MIN_P_ABOVE, MIN_P_NAN, TOP_K_NEGATIVE,
-  TOP_P_LOW, TOP_P_HIGH, TOP_P_NAN
+constexpr int THREADS = 512, WARPS = THREADS / 32;
+// Quads of logits that a thread has on their way.
+constexpr int AHEAD = 4;
+constexpr int BANDS = 2048, PER_UNIT = 64;
+// Tokens that are sorted, some to a thread.
+constexpr int EACH_LISTED = 4, MOST_LISTED = EACH_LISTED * THREADS;
+constexpr int MOST_TOP_K = MOST_LISTED / 2;
+// With more threads to look at again than these, the row is read as at first.
+constexpr int MOST_CHOSEN = THREADS / 4;
+constexpr uint32_t ALL = 0xFFFFFFFFu;
+constexpr float LEAST_NOISE = -3.14f;
+
+struct Memory {
+  union {
+    uint64_t list[MOST_LISTED];
+    uint32_t bands[BANDS];
+    BlockScratch scratch;
+  };
+  uint64_t sums[WARPS];
+  uint32_t warps[WARPS];
+  uint32_t chosen_count, listed, first_band, last_band;
+  uint16_t chosen[THREADS];
 };
 
-// Ordered as the floats are; both zeros are one.
-__device__ inline uint32_t key_of(float v) {
-  const uint32_t bits = v == 0 ? 0 : __float_as_uint(v);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-__device__ inline float value_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key & 0x7FFFFFFFu : ~key); }
-
-// Larger is better: by value, then by lower id.
-__device__ inline uint64_t rank_of(float value, uint32_t id) { return uint64_t(key_of(value)) << 32 | (0xFFFFFFFFu - id); }
-
-template <class T> __device__ inline T block_max(T value, T *scratch) {
-  for (int width = 16; width > 0; width /= 2) {
-    const T other = __shfl_xor_sync(0xFFFFFFFFu, value, width);
-    value = other > value ? other : value;
-  }
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+// The largest of a block's 32-bit values, in all threads.
+__device__ inline uint32_t largest_of(uint32_t value, Memory &m) {
+  value = __reduce_max_sync(ALL, value);
+  if (threadIdx.x % 32 == 0) m.warps[threadIdx.x / 32] = value;
   __syncthreads();
-  value = scratch[threadIdx.x % 32];
-  for (int width = 16; width > 0; width /= 2) {
-    const T other = __shfl_xor_sync(0xFFFFFFFFu, value, width);
-    value = other > value ? other : value;
-  }
+  value = __reduce_max_sync(ALL, m.warps[threadIdx.x % WARPS]);
   __syncthreads();
   return value;
 }
 
-// What is left of the list: scores above `key`, and of those at it the ids up to `last_id`.
-struct Cut {
-  uint32_t key, last_id;
+// The same of 64 bits.
+__device__ inline uint64_t largest_of(uint64_t value, Memory &m) {
+  const auto in_warp = [](uint64_t v) {
+    const uint32_t high = __reduce_max_sync(ALL, uint32_t(v >> 32));
+    const uint32_t low = __reduce_max_sync(ALL, uint32_t(v >> 32) == high ? uint32_t(v) : 0);
+    return uint64_t(high) << 32 | low;
+  };
+  value = in_warp(value);
+  if (threadIdx.x % 32 == 0) m.sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = in_warp(m.sums[threadIdx.x % WARPS]);
+  __syncthreads();
+  return value;
+}
+
+// The sum of the values of the threads before this one, and of all.
+struct Prefix {
+  uint64_t before, all;
 };
 
-struct Row {
-  const float *logits;
+__device__ inline Prefix prefix_of(uint64_t value, Memory &m) {
+  const int lane = threadIdx.x % 32;
+  uint64_t sum = value;
+#pragma unroll
+  for (int width = 1; width < 32; width *= 2) {
+    const uint64_t other = __shfl_up_sync(ALL, sum, width);
+    sum += lane >= width ? other : 0;
+  }
+  if (lane == 31) m.sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  Prefix p = {sum - value, 0};
+#pragma unroll
+  for (int w = 0; w < WARPS; ++w) {
+    p.before += w < int(threadIdx.x / 32) ? m.sums[w] : 0;
+    p.all += m.sums[w];
+  }
+  __syncthreads();
+  return p;
+}
+
+__device__ inline float log2_near(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float component(const float4 &q, int i) { return i == 0 ? q.x : i == 1 ? q.y : i == 2 ? q.z : q.w; }
+
+// What is left of the candidates: scores from `bar` on whose distance to the largest one is below `edge`.
+struct Kept {
+  float largest, bar, edge;
+
+  // Written so that the NaN of a bar or distance of infinities drops nothing.
+  __device__ bool has(float score) const { return !(score < bar) && !(__fsub_rn(largest, score) >= edge); }
+};
+
+// A larger bound by what rounding of scores, bounds and values may be: relative to the value, and for logarithms of up to 23.
+__device__ inline float below(float value) { return __fsub_rn(__fsub_rn(value, __fmul_rn(fabsf(value), 0x1p-19f)), 0x1p-12f); }
+
+// A row: thread t has the quads t, t + THREADS, ...
+struct Logits {
+  const float *data;
   int64_t columns;
-  float inv_temperature, bar;
+  // Quads, and how many of them can be read at once.
+  int count, whole;
 
-  // Whether token v is a candidate that min_p leaves, and the key of its score.
-  __device__ bool has(int64_t v, uint32_t *key) const {
-    const float logit = logits[v];
-    if (logit == __uint_as_float(0xFF800000u)) return false;
-    const float score = __fmul_rn(logit, inv_temperature);
-    *key = key_of(score);
-    // Not `score >= bar`: the bar of two infinities is a NaN and drops nothing.
-    return !(score < bar);
+  __device__ Logits(const float *row, int64_t n)
+      : data(row), columns(n), count(int((n + 3) / 4)), whole(reinterpret_cast<uintptr_t>(row) % 16 == 0 ? int(n / 4) : 0) {}
+
+  __device__ float4 quad(int q) const {
+    if (q < whole) return reinterpret_cast<const float4 *>(data)[q];
+    // Beyond the row there is no candidate.
+    const auto at = [&](int i) { return 4 * int64_t(q) + i < columns ? data[4 * int64_t(q) + i] : -INFINITE; };
+    return make_float4(at(0), at(1), at(2), at(3));
+  }
+
+  // Calls f(number, logits) for the thread's quads.
+  template <class F> __device__ void for_quads(F f) const {
+    for (int first = threadIdx.x; first < count; first += AHEAD * THREADS) {
+      float4 v[AHEAD];
+      if (first + (AHEAD - 1) * THREADS < whole) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) v[i] = reinterpret_cast<const float4 *>(data)[first + i * THREADS];
+      } else {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) v[i] = quad(first + i * THREADS);
+      }
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) f(first + i * THREADS, v[i]);
+    }
+  }
+
+  // The same for the quads of those threads that say yes, dealt out over the block: a warp takes a thread's, a lane a quad.
+  template <class F> __device__ void for_chosen(Memory &m, bool yes, F f) const {
+    __syncthreads();
+    if (threadIdx.x == 0) m.chosen_count = 0;
+    __syncthreads();
+    if (yes) m.chosen[atomicAdd(&m.chosen_count, 1u)] = uint16_t(threadIdx.x);
+    __syncthreads();
+    for_same(m, yes, f);
+  }
+
+  // The same again, each quad by the thread that had it.
+  template <class F> __device__ void for_same(const Memory &m, bool yes, F f) const {
+    if (m.chosen_count > MOST_CHOSEN) {
+      if (yes) for_quads(f);
+      return;
+    }
+    for (uint32_t c = threadIdx.x / 32; c < m.chosen_count; c += WARPS)
+      for (int q = m.chosen[c] + threadIdx.x % 32 * THREADS; q < count; q += 32 * THREADS) f(q, quad(q));
   }
 };
 
-struct Shared {
-  uint64_t scratch[32];
-  uint64_t mass[256];
-  uint32_t count[256];
-  uint64_t left, above;
-  uint32_t digit;
+// The bounds of the values of some quads, and which of them can win.
+struct Bounds {
+  float highest = -INFINITE, reached = -INFINITE;
+
+  // Adds a quad, all of whose tokens with a score above -infinity are kept.
+  __device__ void add(const Draw &d, int q, const float (&scores)[4]) {
+    const Lanes lanes = d.lanes(q);
+    float top = -INFINITE, at_least = -INFINITE;
+    uint32_t least = ALL;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      top = fmaxf(top, scores[i]);
+      at_least = lanes.word[i] < least ? scores[i] : at_least;
+      least = min(least, lanes.word[i]);
+    }
+    const float lane = __fadd_rn(__uint2float_rn(least), 0.5f), rise = rise_of(lane);
+    highest = fmaxf(highest, __fadd_rn(top, rise));
+    reached = fmaxf(reached, __fadd_rn(top, LEAST_NOISE));
+    const float low = __fadd_rn(at_least, __fmaf_rn(lane, -0x1p-32f, rise));
+    if (least < 0x80000000u) reached = fmaxf(reached, low);
+  }
+
+  // About -ln(lane / 2^32), for lane = r + 1/2.
+  static __device__ float rise_of(float lane) { return __fmaf_rn(log2_near(lane), -0.693147181f, 22.1807098f); }
+
+  // The bound below which nothing in the block can win.
+  __device__ float bound(Memory &m) const { return below(value_of(largest_of(key_of(reached), m))); }
 };
 
-// Walks a histogram from the highest digit to the one at which what is left is reached.
-template <class T> __device__ inline uint32_t find_digit(Shared &s, const T *histogram) {
-  if (threadIdx.x == 0) {
-    uint32_t digit = 255;
-    while (digit > 0 && histogram[digit] < s.left) s.left -= histogram[digit--];
-    s.digit = digit;
+// The best of a quad's tokens that are kept, by value and id, if it can be above the bound.
+__device__ inline uint64_t best_of(const Draw &d, int q, const float (&scores)[4], float bound) {
+  const Lanes lanes = d.lanes(q);
+  uint64_t best = 0;
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t word = word_of(lanes, i);
+    const float score = i == 0 ? scores[0] : i == 1 ? scores[1] : i == 2 ? scores[2] : scores[3];
+    if (!(score > -INFINITE) || __fadd_rn(score, Bounds::rise_of(__fadd_rn(__uint2float_rn(word), 0.5f))) < bound) continue;
+    best = max(best, rank_of(__fadd_rn(score, noise(word)), 4 * q + i));
   }
-  __syncthreads();
-  return s.digit;
+  return best;
 }
 
-// The score of the k-th entry of the list, and in `rest` how many entries of that score belong to the first k. The list has
-// at least k.
-__device__ inline uint32_t kth_key(const Row &row, Shared &s, uint64_t k, uint64_t *rest, uint32_t *ties) {
-  uint32_t prefix = 0;
-  if (threadIdx.x == 0) s.left = k;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    if (threadIdx.x < 256) s.count[threadIdx.x] = 0;
-    __syncthreads();
-    for (int64_t v = threadIdx.x; v < row.columns; v += THREADS) {
-      uint32_t key;
-      if (row.has(v, &key) && (shift == 24 || key >> (shift + 8) == prefix >> (shift + 8))) atomicAdd(&s.count[key >> shift & 255], 1u);
+// The scores of a quad; -infinity for what is not kept.
+template <bool IS_FILTERED> __device__ inline void scores_of(const float4 &logits, float scale, const Kept &kept, float (&scores)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    scores[i] = __fmul_rn(component(logits, i), scale);
+    if (IS_FILTERED && !kept.has(scores[i])) scores[i] = -INFINITE;
+  }
+}
+
+// The best of the tokens that are kept, in all threads; `yes` says whether this thread has any.
+__device__ inline uint64_t draw_kept(Memory &m, const Logits &row, const Draw &d, const Kept &kept, bool yes) {
+  Bounds bounds;
+  float scores[4];
+  row.for_chosen(m, yes, [&](int q, const float4 &logits) {
+    scores_of<true>(logits, d.scale, kept, scores);
+    bounds.add(d, q, scores);
+  });
+  const float bound = bounds.bound(m);
+  uint64_t drawn = 0;
+  // The same quads come to the same threads.
+  if (bounds.highest > -INFINITE && bounds.highest >= bound) {
+    row.for_same(m, yes, [&](int q, const float4 &logits) {
+      scores_of<true>(logits, d.scale, kept, scores);
+      drawn = max(drawn, best_of(d, q, scores, bound));
+    });
+  }
+  return largest_of(drawn, m);
+}
+
+// Sorts the first `count` places of the list, descending; `count` is a power of two and what is not there is 0.
+__device__ inline void sort_list(uint64_t *list, uint32_t count) {
+  for (uint32_t size = 2; size <= count; size *= 2) {
+    for (uint32_t step = size / 2; step > 0; step /= 2) {
+      __syncthreads();
+      for (uint32_t p = threadIdx.x; p < count / 2; p += THREADS) {
+        const uint32_t low = p / step * 2 * step + p % step, high = low + step;
+        const uint64_t a = list[low], b = list[high];
+        if ((a < b) == ((low & size) == 0)) list[low] = b, list[high] = a;
+      }
     }
-    __syncthreads();
-    prefix |= find_digit(s, s.count) << shift;
   }
-  *rest = s.left;
-  *ties = s.count[prefix & 255];
   __syncthreads();
-  return prefix;
 }
 
-// The id of the n-th entry, by ascending id, of those with this score.
-__device__ inline uint32_t nth_id(const Row &row, Shared &s, uint32_t wanted, uint64_t n) {
-  uint32_t prefix = 0;
-  if (threadIdx.x == 0) s.left = n;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    if (threadIdx.x < 256) s.count[threadIdx.x] = 0;
-    __syncthreads();
-    for (int64_t v = threadIdx.x; v < row.columns; v += THREADS) {
-      uint32_t key;
-      // Lower ids come first: digits are counted from the other end.
-      const uint32_t id = ~uint32_t(v);
-      if (row.has(v, &key) && key == wanted && (shift == 24 || id >> (shift + 8) == prefix >> (shift + 8)))
-        atomicAdd(&s.count[id >> shift & 255], 1u);
+// The best of the tokens of the list that stay: of its first `most`, those before which less than what is needed is summed. `base` is
+// the weight of what comes before the list. Without a `needed` it follows from the list and the share.
+__device__ uint64_t draw_of_list(Memory &m, const Draw &d, float largest, uint32_t listed, uint32_t most, uint64_t base, uint64_t needed) {
+  uint32_t count = 2;
+  while (count < listed) count *= 2;
+  for (uint32_t i = listed + threadIdx.x; i < count; i += THREADS) m.list[i] = 0;
+  sort_list(m.list, count);
+  const uint32_t stay = min(listed, most), first = EACH_LISTED * threadIdx.x;
+  uint64_t entry[EACH_LISTED] = {}, mass[EACH_LISTED] = {}, all = 0;
+#pragma unroll
+  for (int i = 0; i < EACH_LISTED; ++i) {
+    if (first + i >= stay) continue;
+    entry[i] = m.list[first + i];
+    if (d.top_p < 1) all += mass[i] = weight(__fsub_rn(largest, value_of(uint32_t(entry[i] >> 32))));
+  }
+  Prefix p = {0, 0};
+  if (d.top_p < 1) p = prefix_of(all, m);
+  if (needed == 0 && d.top_p < 1) needed = mass_needed(p.all, d.top_p);
+  uint64_t drawn = 0, before = base + p.before;
+#pragma unroll
+  for (int i = 0; i < EACH_LISTED; ++i) {
+    if (first + i < stay && (d.top_p == 1 || before < needed)) {
+      const uint32_t token = ~uint32_t(entry[i]);
+      const float score = value_of(uint32_t(entry[i] >> 32));
+      drawn = max(drawn, rank_of(__fadd_rn(score, noise(word_of(d.lanes(token / 4), token % 4))), token));
     }
-    __syncthreads();
-    prefix |= find_digit(s, s.count) << shift;
+    before += mass[i];
   }
-  __syncthreads();
-  return ~prefix;
+  return largest_of(drawn, m);
 }
 
-// Sums the weights of the list as top_k has cut it: all scores above `key`, and `rest` entries at it.
-struct Masses {
-  float largest;
-  uint32_t key;
-  uint64_t rest;
+// The band of a distance in units of 2^-27.
+constexpr int BAND_SHIFT = 21;
+static_assert(uint64_t(BANDS) << BAND_SHIFT == uint64_t(1) << 32 && PER_UNIT << BAND_SHIFT == 1 << 27);
 
-  __device__ uint64_t of(uint32_t k) const { return weight(__fsub_rn(largest, value_of(k))); }
-};
+__device__ inline uint32_t band_of(float distance) { return distance < 32.0f ? fixed_of(distance) >> BAND_SHIFT : BANDS - 1; }
 
-__device__ inline void add_masses(const Row &row, Shared &s, const Masses &m, int shift, uint32_t prefix) {
-  if (threadIdx.x < 256) s.mass[threadIdx.x] = 0;
-  __syncthreads();
-  const auto matches = [&](uint32_t key) { return shift == 24 || key >> (shift + 8) == prefix >> (shift + 8); };
-  for (int64_t v = threadIdx.x; v < row.columns; v += THREADS) {
-    uint32_t key;
-    if (row.has(v, &key) && key > m.key && matches(key))
-      atomicAdd(reinterpret_cast<unsigned long long *>(&s.mass[key >> shift & 255]), m.of(key));
+// By how much the weights of a band are cut, to leave 15 bits of the largest: 2^46 e^(-band / 64) has at most 47 - floor(x) bits for x
+// a little below band / 64 * log2(e). The smallest of the band then keeps at least 12.9 bits, or it is whole.
+__device__ inline int cut_of(uint32_t band) { return max(0, 47 - 15 - int(band * 1477 >> 16)); }
+
+// Finds the band up to which `count` of what was counted lies: the last one, for all that is further away, if there is less.
+__device__ inline void find_count(Memory &m, uint32_t count) {
+  constexpr int EACH = BANDS / THREADS;
+  uint32_t here[EACH], all = 0;
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) all += here[i] = m.bands[EACH * threadIdx.x + i];
+  uint32_t sum = uint32_t(prefix_of(all, m).before), last = BANDS - 1;
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    sum += here[i];
+    if (sum >= count) last = min(last, EACH * threadIdx.x + i);
   }
-  if (threadIdx.x == 0 && matches(m.key))
-    atomicAdd(reinterpret_cast<unsigned long long *>(&s.mass[m.key >> shift & 255]), m.rest * m.of(m.key));
-  __syncthreads();
+  last = BANDS - 1 - largest_of(BANDS - 1 - last, m);
+  if (threadIdx.x == 0) m.first_band = 0, m.last_band = last;
 }
 
-// Cuts the list where the weights reach the share.
-__device__ inline void cut_by_mass(const Row &row, Shared &s, float largest, float share, uint32_t *key, uint64_t *rest) {
-  const Masses m = {largest, *key, *rest};
-  uint32_t prefix = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    add_masses(row, s, m, shift, prefix);
-    if (shift == 24 && threadIdx.x == 0) {
-      uint64_t total = 0;
-      for (int digit = 0; digit < 256; ++digit) total += s.mass[digit];
-      s.left = mass_needed(total, share);
-    }
-    __syncthreads();
-    prefix |= find_digit(s, s.mass) << shift;
+// Finds the bands between which the weights reach the share: those before the first are kept, those after the last are not.
+__device__ inline void find_bands(Memory &m, uint64_t needed) {
+  constexpr int EACH = BANDS / THREADS;
+  uint64_t mass[EACH], all = 0;
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    const uint32_t band = EACH * threadIdx.x + i;
+    mass[i] = uint64_t(m.bands[band]) << cut_of(band);
+    all += mass[i];
   }
-  // Entries of one score have one weight, which is not 0: the weights before it do not reach what is needed, and with it they do.
-  const uint64_t each = m.of(prefix), entries = (s.left + each - 1) / each;
-  *rest = prefix == *key && entries > *rest ? *rest : entries;
-  *key = prefix;
-  __syncthreads();
+  uint64_t sum = prefix_of(all, m).before;
+  uint32_t first = BANDS - 1, last = BANDS - 1;
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    sum += mass[i];
+    // What was cut is less than one part in 4096 of what was left.
+    if (sum + (sum >> 12) >= needed) first = min(first, EACH * threadIdx.x + i);
+    if (sum >= needed) last = min(last, EACH * threadIdx.x + i);
+  }
+  first = BANDS - 1 - largest_of(BANDS - 1 - first, m);
+  last = BANDS - 1 - largest_of(BANDS - 1 - last, m);
+  if (threadIdx.x == 0) m.first_band = first, m.last_band = last;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Calls f(score, token) for the tokens of a quad that are kept.
+template <class F> __device__ inline void for_kept(int q, const float4 &logits, float scale, const Kept &kept, F f) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float logit = component(logits, i), score = __fmul_rn(logit, scale);
+    if (logit > -INFINITE && kept.has(score)) f(score, uint32_t(4 * q + i));
+  }
+}
+
+// Gathers the tokens that are kept and whose distance is at least `from` in the list, as far as it has places.
+__device__ inline void gather(Memory &m, int q, const float4 &logits, const Draw &d, const Kept &kept, float from) {
+  for_kept(q, logits, d.scale, kept, [&](float score, uint32_t token) {
+    if (__fsub_rn(kept.largest, score) < from) return;
+    const uint32_t place = atomicAdd(&m.listed, 1u);
+    if (place < MOST_LISTED) m.list[place] = rank_of(score, token);
+  });
+}
+
+// The token of a row with top_k, as its rank, in all threads; `mine` is the thread's largest score, -infinity if it has none. False if
+// there are too many.
+__device__ inline bool draw_top_k(Memory &m, const Logits &row, const Draw &d, const Kept &kept, float mine, uint64_t &drawn) {
+  // A thread's largest score counts as one.
+  const bool has_any = mine > -INFINITE && kept.has(mine);
+  if (has_any) atomicAdd(&m.bands[band_of(__fsub_rn(kept.largest, mine))], 1u);
+  __syncthreads();
+  find_count(m, uint32_t(d.top_k));
+  __syncthreads();
+  const float to = m.last_band == BANDS - 1 ? INFINITE : float(m.last_band + 1) * (1.0f / PER_UNIT);
+  const Kept near = {kept.largest, kept.bar, to};
+  row.for_chosen(m, has_any && near.has(mine), [&](int q, const float4 &logits) { gather(m, q, logits, d, near, 0); });
+  __syncthreads();
+  if (m.listed > MOST_LISTED) return false;
+  drawn = draw_of_list(m, d, kept.largest, m.listed, d.top_k, 0, 0);
+  return true;
+}
+
+// The same of a row with top_p and without top_k.
+__device__ inline bool draw_top_p(Memory &m, const Logits &row, const Draw &d, const Kept &kept, float mine, uint64_t &drawn) {
+  uint64_t weights = 0;
+  row.for_quads([&](int q, const float4 &logits) {
+    for_kept(q, logits, d.scale, kept, [&](float score, uint32_t) {
+      const float distance = __fsub_rn(kept.largest, score);
+      if (distance >= 32.0f) return;
+      const uint32_t fixed = fixed_of(distance), band = fixed >> BAND_SHIFT;
+      const uint64_t w = weight_of_fixed(fixed);
+      weights += w;
+      atomicAdd(&m.bands[band], uint32_t(w >> cut_of(band)));
+    });
+  });
+  const uint64_t needed = mass_needed(prefix_of(weights, m).all, d.top_p);
+  find_bands(m, needed);
+  __syncthreads();
+  const float from = float(m.first_band) * (1.0f / PER_UNIT);
+  const Kept sure = {kept.largest, kept.bar, from};
+  const Kept near = {kept.largest, kept.bar, m.last_band == BANDS - 1 ? INFINITE : float(m.last_band + 1) * (1.0f / PER_UNIT)};
+  uint64_t before = 0;
+  // The bands are read: their place is the list's now.
+  row.for_chosen(m, mine > -INFINITE && near.has(mine), [&](int q, const float4 &logits) {
+    for_kept(q, logits, d.scale, sure, [&](float score, uint32_t) { before += weight(__fsub_rn(kept.largest, score)); });
+    gather(m, q, logits, d, near, from);
+  });
+  before = prefix_of(before, m).all;
+  if (m.listed > MOST_LISTED) return false;
+  drawn = draw_of_list(m, d, kept.largest, m.listed, ALL, before, needed);
+  if (m.first_band > 0) drawn = max(drawn, draw_kept(m, row, d, sure, mine > -INFINITE && sure.has(mine)));
+  return true;
+}
+
+// The lowest token of the largest logit, as its complement, in all threads.
+__device__ inline uint32_t lowest_of(Memory &m, const Logits &row, uint32_t key, bool yes) {
+  const float logit = value_of(key);
+  uint32_t best = 0;
+  row.for_chosen(m, yes, [&](int q, const float4 &logits) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) if (component(logits, i) == logit) best = max(best, ~uint32_t(4 * q + i));
+  });
+  return largest_of(best, m);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 fused_sample(View logits, View inv_temperature, View seed, View position, View token, View child, View min_p_log, View top_k,
              View top_p, uint32_t *fault) {
-  __shared__ Shared s;
+  __shared__ Memory m;
   const int64_t n = blockIdx.x;
-  const auto float_of = [&](const View &x, float absent) { return x.is_absent() ? absent : *x.at<float>(n * x.stride[3]); };
-  const auto int_of = [&](const View &x) { return x.is_absent() ? 0 : *x.at<int32_t>(n * x.stride[3]); };
-  const float infinity = __uint_as_float(0x7F800000u);
-  const float scale = float_of(inv_temperature, 0), ln_min_p = float_of(min_p_log, -infinity), share = float_of(top_p, 1);
-  const int32_t at = int_of(position), number = int_of(child), most = int_of(top_k);
-  const uint64_t key = *seed.at<uint64_t>(n * seed.stride[3]);
-
-  uint32_t argument = 0, rule = 0;
-  bool wrong = false;
-  const auto check = [&](bool is_right, uint32_t a, uint32_t r) {
-    if (!is_right && !wrong) argument = a, rule = r, wrong = true;
-  };
-  check(at >= 0, POSITION, POSITION_NEGATIVE);
-  check(scale == scale && scale < infinity, INV_TEMPERATURE, INV_TEMPERATURE_NOT_FINITE);
-  check(scale >= 0, INV_TEMPERATURE, INV_TEMPERATURE_NEGATIVE);
-  check(number >= 0, CHILD, CHILD_NEGATIVE);
-  check(ln_min_p == ln_min_p, MIN_P_LOG, MIN_P_NAN);
-  check(ln_min_p <= 0, MIN_P_LOG, MIN_P_ABOVE);
-  check(most >= 0, TOP_K, TOP_K_NEGATIVE);
-  check(share == share, TOP_P, TOP_P_NAN);
-  check(share > 0, TOP_P, TOP_P_LOW);
-  check(share <= 1, TOP_P, TOP_P_HIGH);
-  if (wrong) return refuse(fault, OP, argument, rule);
-
-  // The largest logit, and whether there is one that cannot be drawn from.
-  Row row = {logits.row<float>(n), logits.columns(), scale, -infinity};
-  uint64_t best = 0;
-  bool is_bad = false;
-  for (int64_t v = threadIdx.x; v < row.columns; v += THREADS) {
-    const float logit = row.logits[v];
-    is_bad |= !(logit < infinity);
-    if (logit > -infinity) best = max(best, rank_of(logit, uint32_t(v)));
-  }
-  is_bad = __syncthreads_or(is_bad);
-  best = block_max(best, s.scratch);
+  const Draw d = load_draw({logits, inv_temperature, seed, position, token, child, min_p_log, top_k, top_p}, n);
+  if (!is_draw_right(d, fault)) return;
+  const float *data = logits.at<float>(n * logits.stride[2]);
+  const Logits row(data, logits.columns());
   int32_t *out = token.at<int32_t>(n * token.stride[3]);
-  if (is_bad || best == 0 || scale == 0) {
-    if (threadIdx.x == 0) *out = is_bad || best == 0 ? -1 : int32_t(0xFFFFFFFFu - uint32_t(best));
+  for (int b = threadIdx.x; b < BANDS; b += THREADS) m.bands[b] = 0;
+  if (threadIdx.x == 0) m.listed = 0;
+
+  // The largest logit; a NaN or +infinity stays in it. Rows without filters are drawn in the same pass.
+  float mine = -INFINITE;
+  Bounds bounds;
+  const auto look = [&](const float4 &v) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(mine) : "f"(component(v, i)));
+  };
+  const bool is_plain = d.scale > 0 && !d.has_filters();
+  if (is_plain) {
+    row.for_quads([&](int q, const float4 &v) {
+      float scores[4];
+      look(v);
+      scores_of<false>(v, d.scale, {}, scores);
+      bounds.add(d, q, scores);
+    });
+  } else {
+    row.for_quads([&](int, const float4 &v) { look(v); });
+  }
+  const bool is_bad = __syncthreads_or(!(mine < INFINITE));
+  const uint32_t key = largest_of(is_bad ? 0 : key_of(mine), m);
+  const float largest = __fmul_rn(value_of(key), d.scale);
+  uint64_t drawn = 0;
+  if (is_bad || value_of(key) == -INFINITE) {
+    if (threadIdx.x == 0) *out = -1;
     return;
   }
-
-  // Scores grow with logits: the largest score is that of the largest logit.
-  const float largest = __fmul_rn(value_of(uint32_t(best >> 32)), scale);
-  row.bar = __fadd_rn(largest, ln_min_p);
-  Cut cut = {0, 0xFFFFFFFFu};
-  if (most > 0 || share < 1) {
-    // How many min_p leaves.
-    uint32_t mine = 0, key_of_v;
-    for (int64_t v = threadIdx.x; v < row.columns; v += THREADS) mine += row.has(v, &key_of_v);
-    if (threadIdx.x == 0) s.above = 0;
-    __syncthreads();
-    atomicAdd(reinterpret_cast<unsigned long long *>(&s.above), mine);
-    __syncthreads();
-    const uint64_t all = s.above;
-    uint64_t rest = 0;
-    uint32_t ties = 0;
-    const bool is_cut = most > 0 && uint64_t(most) < all;
-    if (is_cut) cut.key = kth_key(row, s, most, &rest, &ties);
-    if (share < 1) {
-      cut_by_mass(row, s, largest, share, &cut.key, &rest);
-      ties = 0xFFFFFFFFu;
+  if (d.scale == 0) {
+    drawn = lowest_of(m, row, key, key_of(mine) == key);
+  } else {
+    const float score = mine > -INFINITE ? __fmul_rn(mine, d.scale) : -INFINITE;
+    const Kept kept = {largest, __fadd_rn(largest, d.min_p_log), INFINITE};
+    bool is_drawn = fabsf(largest) < INFINITE && d.top_k <= MOST_TOP_K;
+    if (is_drawn && is_plain) {
+      const float bound = bounds.bound(m);
+      row.for_chosen(m, bounds.highest > -INFINITE && bounds.highest >= bound, [&](int q, const float4 &v) {
+        float scores[4];
+        scores_of<false>(v, d.scale, {}, scores);
+        drawn = max(drawn, best_of(d, q, scores, bound));
+      });
+      drawn = largest_of(drawn, m);
+    } else if (is_drawn && d.top_k > 0) {
+      is_drawn = draw_top_k(m, row, d, kept, score, drawn);
+    } else if (is_drawn && d.top_p < 1) {
+      is_drawn = draw_top_p(m, row, d, kept, score, drawn);
+    } else if (is_drawn) {
+      drawn = draw_kept(m, row, d, kept, score > -INFINITE && kept.has(score));
     }
-    if ((is_cut || share < 1) && rest < ties) cut.last_id = nth_id(row, s, cut.key, rest);
-  }
-
-  // The draw. A score that the largest noise could not lift above what is there needs none.
-  uint64_t drawn = 0;
-  float reached = -infinity;
-  for (int64_t block = threadIdx.x; block * 4 < row.columns; block += THREADS) {
-    bool has_lanes = false;
-    Lanes lanes;
-    for (int lane = 0; lane < 4; ++lane) {
-      const int64_t v = block * 4 + lane;
-      uint32_t k;
-      if (v >= row.columns || !row.has(v, &k) || k < cut.key || (k == cut.key && uint32_t(v) > cut.last_id)) continue;
-      const float score = __fmul_rn(row.logits[v], scale);
-      if (__fadd_rn(score, MOST_NOISE) < reached) continue;
-      if (!has_lanes) lanes = philox(key, uint32_t(at), uint32_t(block), uint32_t(number)), has_lanes = true;
-      const uint32_t word = lane == 0 ? lanes.word[0] : lane == 1 ? lanes.word[1] : lane == 2 ? lanes.word[2] : lanes.word[3];
-      const float value = __fadd_rn(score, noise(word));
-      reached = fmaxf(reached, value);
-      drawn = max(drawn, rank_of(value, uint32_t(v)));
+    if (!is_drawn) {
+      __syncthreads();
+      return sample_by_block<THREADS>(data, row.columns, d, m.scratch, out);
     }
   }
-  drawn = block_max(drawn, s.scratch);
-  if (threadIdx.x == 0) *out = int32_t(0xFFFFFFFFu - uint32_t(drawn));
+  if (threadIdx.x == 0) *out = int32_t(~uint32_t(drawn));
 }

@@ -31,8 +31,13 @@ pub(crate) const fn is_built() -> bool {
 }
 
 /// Modules of a device, loaded at their first use.
-#[derive(Default)]
 pub(crate) struct Modules([OnceLock<Handle>; images::COUNT]);
+
+impl Default for Modules {
+    fn default() -> Self {
+        Self([const { OnceLock::new() }; images::COUNT])
+    }
+}
 
 /// A handle of the driver, valid as long as the device's context, which is never given back.
 #[derive(Clone, Copy)]

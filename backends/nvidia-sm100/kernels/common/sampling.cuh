@@ -88,16 +88,20 @@ __device__ inline float noise(uint32_t lane) {
   return is_negative ? -rounded : rounded;
 }
 
-// 2^46 e^-x, as an integer; a NaN or negative x counts as 0.
-__device__ inline uint64_t weight(float x) {
-  if (x >= 32.0f) return 0;
-  const uint64_t y = uint64_t(x > 0 ? __float2uint_rz(__fmul_rn(x, 0x1p27f)) : 0u) * 0xB8AA3B29ull;
+// x in units of 2^-27, for x < 32; a NaN or negative x counts as 0.
+__device__ inline uint32_t fixed_of(float x) { return x > 0 ? __float2uint_rz(__fmul_rn(x, 0x1p27f)) : 0u; }
+
+// 2^46 e^-x, as an integer.
+__device__ inline uint64_t weight_of_fixed(uint32_t x) {
+  const uint64_t y = uint64_t(x) * 0xB8AA3B29ull;
   const uint64_t t = y >> 18 & 0xFFFFFFFFull, r = t * 0xB17217F8ull >> 32;
   const uint64_t series = 0x80000000ull - (r * 0x2AAAAAAAull >> 40);
   const uint64_t fall = r - (r * (r * series >> 32) >> 40);
   const uint64_t factor = POWER_TABLE[y >> 50 & 255];
   return ((factor << 15) - (factor * fall >> 25)) >> (y >> 58);
 }
+
+__device__ inline uint64_t weight(float x) { return x >= 32.0f ? 0 : weight_of_fixed(fixed_of(x)); }
 
 // ceil(total * share), exactly, for 0 < share < 1 and total up to 2^63.
 __device__ inline uint64_t mass_needed(uint64_t total, float share) {

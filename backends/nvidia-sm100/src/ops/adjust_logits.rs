@@ -9,7 +9,7 @@ use crate::launch::{Grid, launch, stream};
 deepinfer_plugin_api::kernel!(AdjustLogits, adjust_logits);
 
 static ADJUST_LOGITS: Function = Function::new(&images::ADJUST_LOGITS, c"adjust_logits");
-const THREADS: u32 = 256;
+const THREADS: u32 = 512;
 
 fn adjust_logits(cx: &Cx<'_>, a: AdjustLogitsArgs<'_>) -> Result<(), Fault> {
     let logits = a.logits.view()?;

@@ -9,12 +9,14 @@ use crate::launch::{Grid, launch, stream};
 deepinfer_plugin_api::kernel!(ApplyTokenMask, apply_token_mask);
 
 static APPLY_TOKEN_MASK: Function = Function::new(&images::APPLY_TOKEN_MASK, c"apply_token_mask");
-const THREADS: i64 = 256;
+const THREADS: u32 = 256;
+/// Tokens that a block takes.
+const TOKENS: i64 = 64 * THREADS as i64;
 
 fn apply_token_mask(cx: &Cx<'_>, a: ApplyTokenMaskArgs<'_>) -> Result<(), Fault> {
     let (logits, mask_index, masks) = (a.logits.view()?, a.mask_index.view()?, a.masks.view()?);
     // Without columns an index can still be wrong: every row has a block.
-    let pieces = ((logits.columns() + THREADS - 1) / THREADS).max(1);
-    let grid = Grid::of_items(logits.shape[2] * pieces * THREADS, THREADS as u32)?;
-    launch!(stream(cx)?, APPLY_TOKEN_MASK, grid, logits, mask_index, masks)
+    let pieces = ((logits.columns() + TOKENS - 1) / TOKENS).max(1);
+    let grid = Grid::of_items(logits.shape[2] * pieces * i64::from(THREADS), THREADS)?;
+    launch!(stream(cx)?, APPLY_TOKEN_MASK, grid, logits, mask_index, masks, pieces as u32)
 }

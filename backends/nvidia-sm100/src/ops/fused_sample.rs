@@ -10,7 +10,7 @@ use crate::launch::{Grid, launch, stream};
 deepinfer_plugin_api::kernel!(FusedSample, fused_sample);
 
 static FUSED_SAMPLE: Function = Function::new(&images::FUSED_SAMPLE, c"fused_sample");
-const THREADS: u32 = 1024;
+const THREADS: u32 = 512;
 /// Most columns over which weights are summed without overflow.
 const TOP_P_VOCABULARY: i64 = 1 << 17;
 

@@ -5,9 +5,14 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
+use crate::ops::hc_collapse::pieces;
 
 deepinfer_plugin_api::kernel!(HcExpand, hc_expand);
 
+/// For a stream of four copies.
+static FOUR: Function = Function::new(&images::HC_EXPAND_FOUR, c"hc_expand_four");
+const FOUR_THREADS: u32 = 256;
+/// For any stream.
 static HC_EXPAND: Function = Function::new(&images::HC_EXPAND, c"hc_expand");
 /// Shared memory that a block gets without asking.
 const SHARED_BYTES: usize = 48 * 1024;
@@ -17,6 +22,11 @@ fn hc_expand(cx: &Cx<'_>, a: HcExpandArgs<'_>) -> Result<(), Fault> {
     let items = y.rows() * y.columns();
     if items == 0 || a.dims.c == 0 {
         return Ok(());
+    }
+    if a.dims.c == 4 {
+        let pieces = pieces(y.rows(), y.columns(), FOUR_THREADS);
+        let grid = Grid::of_items(y.rows() * pieces * i64::from(FOUR_THREADS), FOUR_THREADS)?;
+        return launch!(stream(cx)?, FOUR, grid, x, y, post, comb, pieces as u32);
     }
     // A thread keeps a value of each copy: the more copies, the fewer threads.
     let fit = SHARED_BYTES / (4 * a.dims.c);

@@ -19,6 +19,7 @@ mod hc_expand;
 mod hc_mix;
 mod index_scores;
 mod linear;
+mod linear_f32;
 mod load_paged_kv_cache;
 mod moe_combine;
 mod moe_dispatch;
