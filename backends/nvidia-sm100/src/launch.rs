@@ -11,6 +11,9 @@ use crate::error::check;
 use crate::image::Function;
 use crate::stream::Stream;
 
+/// Dynamic shared memory that a kernel has without being given more.
+const PLAIN_SHARED_BYTES: u32 = 48 << 10;
+
 /// A value that is passed to a kernel: plain data of the layout that its parameter has.
 ///
 /// # Safety
@@ -82,6 +85,12 @@ pub(crate) unsafe fn enqueue(
     let device = stream.device();
     device.bind()?;
     let function = function.on(device)?;
+    if grid.shared_bytes > PLAIN_SHARED_BYTES {
+        let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function belongs to the current context.
+        let status = unsafe { sys::cuFuncSetAttribute(function, most, grid.shared_bytes as i32) };
+        check("shared memory for a kernel", status)?;
+    }
     // SAFETY: function and stream belong to the current context; the parameters are the caller's promise and are copied
     // before the call returns.
     let status = unsafe {
