@@ -119,7 +119,8 @@ template <int THREADS> struct Block {
       above += higher;
       low += bin << shift;
       if (above + in_bin <= wanted + spare || shift == 0) return {low, above, in_bin};
-      high = low + (1u << shift) - 1;
+      // Not beyond the range: a sum beyond 2^32 would take in the lowest keys.
+      high = low + min(high - low, (1u << shift) - 1);
     }
   }
 

@@ -45,8 +45,8 @@ const HEADS: usize = 32;
 const SHARING_ROWS: usize = 8;
 /// Columns that the warpgroups of a block take at a time.
 const TILE: usize = 128;
-/// Blocks that fill a large device some times over; how columns are cut does not show in the scores.
-const BLOCKS: usize = 2048;
+/// Blocks that fill a large device once or twice: each stages its queries. How columns are cut does not show in the scores.
+const BLOCKS: usize = 256;
 
 static WIDE: Function = Function::new(&images::INDEX_SCORES_WIDE, c"index_scores_wide");
 const WIDE_THREADS: u32 = 256;
