@@ -4,7 +4,7 @@
 //!   its objects; `error`: what a status means to the caller.
 //! - `image`: the machine code of `kernels/`, embedded by `build.rs`; `launch`: how a kernel is queued.
 //! - `ops`: one file per op, named after it, beside `kernels/OP.cu`; the meaning of each op is `plugin-api/OPS.md`.
-//!   `cache`: what several of them check of the layout of cache entries.
+//!   `cache`: what several of them check of the layout of cache entries; `index_quads`: grids over tables of indices.
 //!
 //! The driver is looked for when it is asked about, so that the plugin builds and loads on machines without CUDA.
 
@@ -17,6 +17,7 @@ mod driver;
 mod error;
 mod graph;
 mod image;
+mod index_quads;
 mod launch;
 mod memory;
 mod ops;

@@ -4,12 +4,12 @@ use deepinfer_plugin_api::generated::ConvertKvIndexArgs;
 use deepinfer_plugin_api::sdk::{Cx, Fault};
 
 use crate::image::{Function, images};
-use crate::launch::{Grid, launch, stream};
+use crate::index_quads::index_quads;
+use crate::launch::{launch, stream};
 
 deepinfer_plugin_api::kernel!(ConvertKvIndex, convert_kv_index);
 
 static CONVERT_KV_INDEX: Function = Function::new(&images::CONVERT_KV_INDEX, c"convert_kv_index");
-const THREADS: u32 = 256;
 
 fn convert_kv_index(cx: &Cx<'_>, a: ConvertKvIndexArgs<'_>) -> Result<(), Fault> {
     let entries = a.entries_per_page;
@@ -18,7 +18,7 @@ fn convert_kv_index(cx: &Cx<'_>, a: ConvertKvIndexArgs<'_>) -> Result<(), Fault>
     }
     let slots = a.slots.view()?;
     // Without positions a request can still be wrong: every row has a thread.
-    let grid = Grid::of_items(slots.rows() * slots.columns().max(1), THREADS)?;
+    let (grid, row_log2) = index_quads(slots.rows(), slots.columns())?;
     let (positions, row_request, table) = (a.positions.view()?, a.row_request.view()?, a.block_table.view()?);
-    launch!(stream(cx)?, CONVERT_KV_INDEX, grid, positions, row_request, table, slots, entries)
+    launch!(stream(cx)?, CONVERT_KV_INDEX, grid, positions, row_request, table, slots, entries, row_log2)
 }
