@@ -48,7 +48,7 @@ miniature() {
     CARGO_MANIFEST_DIR=$here/tests "$here/miniature" --nocapture --test-threads 1
 }
 
-# Two lines: the share of the bars that are met, and those that are missed.
+# Cases whose bar is missed.
 missed() {
     grep ' missed$' "$out/bench.txt" | sed 's/^ */  /' || true
 }
@@ -74,6 +74,8 @@ fi
 
 {
     echo "deepinfer on $(uname -n), $(date -u +%Y-%m-%dT%H:%MZ), backend $backend, $((SECONDS - begun)) s"
+    # How many launches a decode step takes, and what was measured where.
+    [ -e "$out/launches.txt" ] && sed -n '1p' "$out/launches.txt"
     [ -e "$out/bench.txt" ] && sed -n '1,2p' "$out/bench.txt"
     [ -e "$out/peers.txt" ] && cat "$out/peers.txt"
     if [ -n "$(missed)" ]; then
