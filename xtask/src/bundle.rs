@@ -178,6 +178,19 @@ mod tests {
     }
 
     #[test]
+    fn files_arrive_as_they_are_or_compressed() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let out = std::env::temp_dir().join(format!("deepinfer-bundle-{}", std::process::id()));
+        let file = |to: &str, how| File { from: "Cargo.toml".into(), to: to.to_owned(), how };
+        put(root, &file("a/b.toml", How::Copied), &out).unwrap();
+        put(root, &file("c.gz", How::Zipped), &out).unwrap();
+        let unzipped = Command::new("gzip").arg("-dc").arg(out.join("c.gz")).output().unwrap().stdout;
+        let wanted = std::fs::read(root.join("Cargo.toml")).unwrap();
+        assert_eq!((std::fs::read(out.join("a/b.toml")).unwrap(), unzipped), (wanted.clone(), wanted));
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+
+    #[test]
     fn other_arguments_are_refused() {
         assert!(run(&["--output", "x"]).unwrap_err().to_string().contains("usage"));
     }
