@@ -1,35 +1,20 @@
-// out = x times the transposed weights of the expert that the row belongs to.
+// out = x times the transposed weights of the expert that the row belongs to, where x or the weights are F32.
 //
 // Bytes: the weights of every expert that has rows, once per four rows (from L2 where rows are neighbours), x once per 32
 // outputs, out once. Flops: 2 M O K, in F64. A row's sum has the order of common/product.cuh wherever the row lies.
+#include "common/experts.cuh"
 #include "common/product.cuh"
 
 constexpr int THREADS = 256;
 constexpr int BLOCK_OUTPUTS = THREADS / 32 * OUTPUTS;
-constexpr int MOST_MATRICES = 256;
-constexpr uint32_t OP = 5, EXPERT_START = 1;
-enum Rule : uint32_t { FIRST_NOT_ZERO, END_ABOVE, DESCENDS };
-
-struct Matrices {
-  Matrix of[MOST_MATRICES];
-};
 
 // The weights of experts `first` to `first` + `count` - 1; `tiles` row tiles of a block of outputs are neighbours in the grid.
 extern "C" __global__ void __launch_bounds__(THREADS)
 grouped_linear(View x, View expert_start, View out, const __grid_constant__ Matrices weights, int64_t first, int64_t count,
                int64_t tiles, uint32_t *fault) {
+  if (!are_starts_valid<THREADS>(expert_start, x, fault)) return;
   const int64_t experts = expert_start.shape[3] - 1;
-  const auto start = [&](int64_t e) { return int64_t(*expert_start.at<int32_t>(e * expert_start.stride[3])); };
-  bool is_wrong = false;
-  for (int64_t e = threadIdx.x; e <= experts; e += THREADS) {
-    const int64_t value = start(e);
-    const bool is_first_wrong = e == 0 && value != 0, is_above = value > x.shape[2], descends = e > 0 && value < start(e - 1);
-    if (is_first_wrong || is_above || descends) {
-      is_wrong = true;
-      refuse(fault, OP, EXPERT_START, is_first_wrong ? FIRST_NOT_ZERO : is_above ? END_ABOVE : DESCENDS);
-    }
-  }
-  if (__syncthreads_or(is_wrong)) return;
+  const auto start = [&](int64_t e) { return int64_t(expert_begin(expert_start, e)); };
 
   const int64_t output = blockIdx.x / tiles * BLOCK_OUTPUTS + threadIdx.x / 32 * OUTPUTS, outputs = out.columns();
   if (output >= outputs) return;
@@ -45,7 +30,7 @@ grouped_linear(View x, View expert_start, View out, const __grid_constant__ Matr
       else beyond = middle;
     }
     const int64_t next = min(end, start(expert + 1));
-    if (expert >= first && expert < first + count) {
+    if (expert >= first && expert < first + count && (x.format == F32 || weights.of[expert - first].format == F32)) {
       multiply(matrix_of(x), weights.of[expert - first], {row, 0, x.columns(), output, output, int(next - row), some}, out);
     }
     row = next;

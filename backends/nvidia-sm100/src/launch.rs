@@ -40,12 +40,14 @@ pub(crate) struct Grid {
     pub(crate) threads: u32,
     /// Bytes of dynamic shared memory.
     pub(crate) shared_bytes: u32,
+    /// Blocks of a cluster, which are neighbours in y.
+    pub(crate) cluster: u32,
 }
 
 impl Grid {
     /// `blocks` blocks of `threads` threads.
     pub(crate) const fn new(blocks: u32, threads: u32) -> Self {
-        Self { blocks: (blocks, 1, 1), threads, shared_bytes: 0 }
+        Self { blocks: (blocks, 1, 1), threads, shared_bytes: 0, cluster: 1 }
     }
 
     /// A thread for each of `items`, in blocks of `threads`.
@@ -86,28 +88,34 @@ pub(crate) unsafe fn enqueue(
     device.bind()?;
     let function = function.on(device)?;
     if grid.shared_bytes > PLAIN_SHARED_BYTES {
-        let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function belongs to the current context.
-        let status = unsafe { sys::cuFuncSetAttribute(function, most, grid.shared_bytes as i32) };
+        let status = unsafe { sys::cuFuncSetAttribute(function, attribute, grid.shared_bytes as i32) };
         check("shared memory for a kernel", status)?;
     }
-    // SAFETY: function and stream belong to the current context; the parameters are the caller's promise and are copied
-    // before the call returns.
-    let status = unsafe {
-        sys::cuLaunchKernel(
-            function,
-            x,
-            y,
-            z,
-            grid.threads,
-            1,
-            1,
-            grid.shared_bytes,
-            stream.raw(),
-            params.as_mut_ptr(),
-            std::ptr::null_mut(),
-        )
+    let mut attribute = sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue {
+            clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: grid.cluster, z: 1 },
+        },
     };
+    let config = sys::CUlaunchConfig {
+        gridDimX: x,
+        gridDimY: y,
+        gridDimZ: z,
+        blockDimX: grid.threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: grid.shared_bytes,
+        hStream: stream.raw(),
+        attrs: &raw mut attribute,
+        numAttrs: u32::from(grid.cluster > 1),
+    };
+    // SAFETY: function and stream belong to the current context; the parameters are the caller's promise and, as the
+    // attribute, are copied before the call returns.
+    let status =
+        unsafe { sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), std::ptr::null_mut()) };
     check("the launch of a kernel", status)
 }
 

@@ -5,23 +5,10 @@
 // tile nor those of the call enter it. A product of two F32 values is exact in F64.
 #pragma once
 
-#include "values.cuh"
+#include "exact.cuh"
 
 constexpr int OUTPUTS = 4;
 constexpr int MOST_ROWS = 4;
-
-template <int F> __host__ __device__ constexpr int bits_of() { return F == F32 ? 32 : F == BF16 ? 16 : F == FP4_ROW32 ? 4 : 8; }
-
-// A matrix, as far as products care.
-struct Matrix {
-  const unsigned char *data;
-  const unsigned char *scale;
-  int64_t stride;
-  int64_t scale_stride;
-  int32_t format;
-};
-
-__device__ inline Matrix matrix_of(const View &x) { return {x.data, x.scale, x.stride[2], x.scale_stride[2], x.format}; }
 
 // A matrix of a known format, from some column on.
 template <int F> struct Operand {
@@ -34,24 +21,12 @@ template <int F> struct Operand {
     is_wide = (reinterpret_cast<uintptr_t>(m.data) * 2) % bits_of<F>() == 0 && m.stride % 4 == 0 && column % 4 == 0;
   }
 
-  __device__ float scale(int64_t row, int64_t at) const {
-    return ue8m0_to_f32(matrix.scale[(F == FP8_TILE32 ? row / 32 : row) * matrix.scale_stride + at / 32]);
-  }
-
-  __device__ float element(int64_t row, int64_t at) const {
-    const int64_t i = row * matrix.stride + at;
-    if constexpr (F == F32) return reinterpret_cast<const float *>(matrix.data)[i];
-    else if constexpr (F == BF16) return bf16_to_f32(reinterpret_cast<const uint16_t *>(matrix.data)[i]);
-    else if constexpr (F == FP4_ROW32) return __fmul_rn(e2m1_to_f32(matrix.data[i / 2] >> (i % 2 * 4) & 15), scale(row, at));
-    else return __fmul_rn(e4m3_to_f32(matrix.data[i]), scale(row, at));
-  }
-
   // Columns k to k + 3; zeros beyond `columns`.
   __device__ void load(int64_t row, int64_t k, int64_t columns, float (&v)[4]) const {
     const int64_t at = column + k;
     if (!is_wide || k + 4 > columns) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) v[j] = k + j < columns ? element(row, at + j) : 0.0f;
+      for (int j = 0; j < 4; ++j) v[j] = k + j < columns ? element_of<F>(matrix, row, at + j) : 0.0f;
       return;
     }
     const unsigned char *from = matrix.data + (row * matrix.stride + at) * bits_of<F>() / 8;
@@ -64,12 +39,12 @@ template <int F> struct Operand {
       v[2] = __uint_as_float(four.y << 16), v[3] = __uint_as_float(four.y & 0xFFFF0000u);
     } else if constexpr (F == FP4_ROW32) {
       const uint32_t four = *reinterpret_cast<const uint16_t *>(from);
-      const float factor = scale(row, at);
+      const float factor = scale_of<F>(matrix, row, at);
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[j] = __fmul_rn(e2m1_to_f32(four >> 4 * j & 15), factor);
     } else {
       const uint32_t four = *reinterpret_cast<const uint32_t *>(from);
-      const float factor = scale(row, at);
+      const float factor = scale_of<F>(matrix, row, at);
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[j] = __fmul_rn(e4m3_to_f32(four >> 8 * j & 255), factor);
     }

@@ -1,8 +1,12 @@
 //! `linear`: product with a transposed weight matrix, optionally block-diagonal.
+//!
+//! Where x or the weights are F32, warps add in F64. Narrow operands go to the tensor cores.
 
 use deepinfer_plugin_api::generated::LinearArgs;
+use deepinfer_plugin_api::sdk::tensor::View;
 use deepinfer_plugin_api::sdk::{Cx, Fault};
 
+use super::few_rows::{self, TILE_OUTPUTS};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 use crate::ops::linear_f32;
@@ -16,6 +20,28 @@ const ROWS: i64 = 4;
 /// Outputs that a block takes.
 const OUTPUTS: i64 = 32;
 
+macro_rules! few {
+    ($($name:literal),+) => { [$(Function::new(&images::LINEAR_FEW, $name)),+] };
+}
+
+/// Blocks of a grid in its last dimension.
+const MOST_BLOCKS_IN_Z: usize = 65_535;
+/// Rows that a kernel of the table below takes.
+const FEW_ROWS: [usize; 4] = [8, 16, 32, 64];
+/// By the formats of x and of the weights, and by rows.
+static FEW: [[[Function; FEW_ROWS.len()]; few_rows::WEIGHTS.len()]; 2] = [
+    [
+        few!(c"bf16_bf16_8", c"bf16_bf16_16", c"bf16_bf16_32", c"bf16_bf16_64"),
+        few!(c"bf16_fp8_8", c"bf16_fp8_16", c"bf16_fp8_32", c"bf16_fp8_64"),
+        few!(c"bf16_fp4_8", c"bf16_fp4_16", c"bf16_fp4_32", c"bf16_fp4_64"),
+    ],
+    [
+        few!(c"fp8_bf16_8", c"fp8_bf16_16", c"fp8_bf16_32", c"fp8_bf16_64"),
+        few!(c"fp8_fp8_8", c"fp8_fp8_16", c"fp8_fp8_32", c"fp8_fp8_64"),
+        few!(c"fp8_fp4_8", c"fp8_fp4_16", c"fp8_fp4_32", c"fp8_fp4_64"),
+    ],
+];
+
 fn linear(cx: &Cx<'_>, a: LinearArgs<'_>) -> Result<(), Fault> {
     if a.groups == 0 {
         return Err(Fault::invalid("groups is 0, but must be at least 1"));
@@ -24,8 +50,35 @@ fn linear(cx: &Cx<'_>, a: LinearArgs<'_>) -> Result<(), Fault> {
     if linear_f32::takes(&x, &weight) {
         return linear_f32::launch(stream(cx)?, x, weight, out, a.groups);
     }
+    if let (Some(of_x), Some(of_weight)) = (few_rows::place_of_x(&x), few_rows::place_of_weight(&weight)) {
+        return linear_few(cx, &a, &FEW[of_x][of_weight], [x, weight, out]);
+    }
     let tiles = out.shape[2].unsigned_abs().div_ceil(ROWS as u64) as i64;
     let blocks = i64::from(a.groups) * a.dims.o.div_ceil(OUTPUTS as usize) as i64;
     let grid = Grid::of_items(tiles * blocks * i64::from(THREADS), THREADS)?;
     launch!(stream(cx)?, LINEAR, grid, x, weight, out, a.groups, tiles)
+}
+
+/// On the tensor cores, with the kernel of this table that wastes least on rows that are not there.
+fn linear_few(cx: &Cx<'_>, a: &LinearArgs<'_>, kernels: &[Function], views: [View; 3]) -> Result<(), Fault> {
+    let [x, weight, out] = views;
+    let (rows, groups, columns, outputs) =
+        (out.shape[2].unsigned_abs() as usize, a.groups as usize, a.dims.k, a.dims.o);
+    let place = FEW_ROWS.iter().position(|&most| rows <= most).unwrap_or(FEW_ROWS.len() - 1);
+    let (segment, segments) = few_rows::segments(columns);
+    // Tiles of scaled weights begin with those of the format, which a group may cut.
+    let before = if groups > 1 { few_rows::TILED_ROWS - 1 } else { 0 };
+    let (tiles, row_tiles) = ((outputs + before).div_ceil(TILE_OUTPUTS), rows.div_ceil(FEW_ROWS[place]));
+    let extents = [rows, groups.saturating_mul(columns), groups.saturating_mul(outputs)];
+    if extents.iter().any(|&extent| extent > few_rows::MOST_EXTENT)
+        || row_tiles.saturating_mul(groups) > MOST_BLOCKS_IN_Z
+    {
+        return Err(Fault::unsupported(format!(
+            "{rows} rows and {groups} groups of {columns} columns and {outputs} outputs"
+        )));
+    }
+    let mut grid = Grid::new(if outputs == 0 { 0 } else { tiles as u32 }, few_rows::THREADS);
+    (grid.blocks.1, grid.blocks.2) = (segments as u32, (row_tiles * groups) as u32);
+    (grid.cluster, grid.shared_bytes) = (segments as u32, few_rows::SHARED_BYTES);
+    launch!(stream(cx)?, kernels[place], grid, x, weight, out, outputs as i32, segment as i32, row_tiles as i32)
 }

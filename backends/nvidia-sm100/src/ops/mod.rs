@@ -11,6 +11,7 @@ mod convert_kv_index;
 mod engram_gate;
 mod engram_gather;
 mod engram_hash;
+mod few_rows;
 mod fused_sample;
 mod gather;
 mod grouped_linear;
