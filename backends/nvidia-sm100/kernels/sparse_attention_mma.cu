@@ -18,7 +18,6 @@
 #include "common/order.cuh"
 #include "common/view.cuh"
 
-constexpr int THREADS = 256, WARPGROUPS = 2;
 constexpr int DIM = 512, HEADS = 64, CHUNK = 64;
 // Chunks whose scores fit into shared memory, and chunks of a segment of a longer row.
 constexpr int MOST_CHUNKS = 10, SEGMENT_CHUNKS = 8;
@@ -155,31 +154,42 @@ template <bool IS_ALIGNED, int W> __device__ inline void load_words(const unsign
   }
 }
 
-// 32 neighbouring channels of two entries.
+// An entry of the list. `cache` is where the cache begins, kept in registers.
+template <int F, bool IS_ALIGNED> __device__ inline const unsigned char *entry_at(const Source &source, const unsigned char *cache, int place) {
+  const uint32_t listed = *reinterpret_cast<const uint32_t *>(shared + LIST + place * 4);
+  if (listed == NO_ENTRY) return nullptr;
+  if constexpr (IS_ALIGNED) return cache + uint64_t(listed) * 16;
+  else return entry_of<F>(source.cache, listed, source.entries, DIM).values;
+}
+
+// Sixteen bytes of values of two entries: STEPS times eight channels of 32 neighbours.
 template <int F, bool IS_ALIGNED> struct Piece {
-  static constexpr int WORDS = value_bytes<F>() / 64;
-  uint32_t words[2][WORDS];
+  static constexpr int STEPS = F == CACHE_BF16 ? 1 : F == CACHE_FP8 ? 2 : 4;
+  uint32_t words[2][4];
   uint32_t scales[2];
 
-  // Channels 32 (4 i + t % 4) on.
-  __device__ void load(const unsigned char *const (&entries)[2], int i) {
-    const int place = 4 * i + threadIdx.x % 4;
+  // Piece `piece` of a thread, of entries n and n + 8 of the list: part of channels 32 (4 i + t % 4) on, where 4 / STEPS pieces
+  // make up an i.
+  __device__ void load(const Source &source, const unsigned char *cache, int n, int piece) {
+    constexpr int PARTS = 4 / STEPS;
+    const int place = 4 * (piece / PARTS) + threadIdx.x % 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (entries[r] == nullptr) {
+      const unsigned char *entry = entry_at<F, IS_ALIGNED>(source, cache, n + 8 * r);
+      if (entry == nullptr) {
 #pragma unroll
-        for (int n = 0; n < WORDS; ++n) words[r][n] = 0;
+        for (int k = 0; k < 4; ++k) words[r][k] = 0;
         scales[r] = 0;
         continue;
       }
-      load_words<IS_ALIGNED, WORDS>(entries[r] + place * WORDS * 4, words[r]);
-      const unsigned char *scale = entries[r] + value_bytes<F>();
+      load_words<IS_ALIGNED, 4>(entry + (place * PARTS + piece % PARTS) * 16, words[r]);
+      const unsigned char *scale = entry + value_bytes<F>();
       if constexpr (F == CACHE_FP8) scales[r] = __ldg(scale + place);
       else if constexpr (F == CACHE_FP4_ROW16) scales[r] = IS_ALIGNED ? __ldg(reinterpret_cast<const uint16_t *>(scale) + place) : load_bytes<2>(scale + 2 * place);
     }
   }
 
-  // Channels 8 w to 8 w + 7 of them, as the operands of two steps: step h has channels 2 h, 2 h + 4, 2 h + 1, 2 h + 5.
+  // The eight channels of step w, as the operands of two products: product h has channels 2 h, 2 h + 4, 2 h + 1, 2 h + 5.
   __device__ void decode(int w, uint32_t (&a)[8]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -191,7 +201,7 @@ template <int F, bool IS_ALIGNED> struct Piece {
         unpack_e4m3(words[r][2 * w], words[r][2 * w + 1], scales_ue8m0(scales[r], scales[r]), pairs);
       } else {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) pairs[j] = pick(words[r][4 * w + j / 2], words[r][4 * w + 2 + j / 2], j % 2 ? 0x7632 : 0x5410);
+        for (int j = 0; j < 4; ++j) pairs[j] = pick(words[r][j / 2], words[r][2 + j / 2], j % 2 ? 0x7632 : 0x5410);
       }
       a[r] = pairs[0], a[2 + r] = pairs[1], a[4 + r] = pairs[2], a[6 + r] = pairs[3];
     }
@@ -204,7 +214,7 @@ template <int F, bool IS_ALIGNED> struct Piece {
     for (int r = 0; r < 2; ++r) {
       if constexpr (F == CACHE_FP8) {
 #pragma unroll
-        for (int n = 0; n < WORDS; ++n) found |= nans_of_e4m3(words[r][n]);
+        for (int k = 0; k < 4; ++k) found |= nans_of_e4m3(words[r][k]);
         found |= scales[r] == 255 ? 0x80u : 0;
       } else if constexpr (F == CACHE_FP4_ROW16) {
         found |= nans_of_e4m3(scales[r]);
@@ -214,87 +224,85 @@ template <int F, bool IS_ALIGNED> struct Piece {
   }
 };
 
-// An entry of the list. `cache` is where the cache begins, kept in registers.
-template <int F, bool IS_ALIGNED> __device__ inline const unsigned char *entry_at(const Source &source, const unsigned char *cache, int place) {
-  const uint32_t listed = *reinterpret_cast<const uint32_t *>(shared + LIST + place * 4);
-  if (listed == NO_ENTRY) return nullptr;
-  if constexpr (IS_ALIGNED) return cache + uint64_t(listed) * 16;
-  else return entry_of<F>(source.cache, listed, source.entries, DIM).values;
+// Halves 2 N values of a lane: gives half of them to the lane that differs by `lanes`, and joins what that gives to the others;
+// returns which half it kept.
+template <int N, class Join> __device__ inline int exchange(float (&values)[16], int lanes, Join join) {
+  const bool is_upper = (threadIdx.x & lanes) != 0;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float kept = is_upper ? values[n + N] : values[n], given = is_upper ? values[n] : values[n + N];
+    values[n] = join(kept, __shfl_xor_sync(0xFFFFFFFFu, given, lanes));
+  }
+  return is_upper;
 }
 
-struct Scoring {
-  // Of heads 8 j + 2 (t % 4) + e, at [2 j + e], over the entries that the thread has seen.
-  float maxima[16];
-  // Not 0 after a NaN in an entry.
-  uint32_t nans;
-};
+// Joins, over the eight lanes of equal t % 4 and in a tree, values of heads 8 j + 2 (t % 4) + e at [2 j + e]. A lane gets those
+// of two heads: it returns the first of them, the other is the next.
+template <class Join> __device__ inline int join_lanes(float (&values)[16], Join join) {
+  const int high = exchange<8>(values, 16, join), middle = exchange<4>(values, 8, join), low = exchange<2>(values, 4, join);
+  return 8 * (4 * high + 2 * middle + low) + 2 * (int(threadIdx.x) % 4);
+}
 
-// Scores of chunks `first`, `first` + step, ... below `end`, all of one format.
-template <int F, bool IS_LONG, bool IS_ALIGNED> __device__ void score(Scoring &state, const Source &source, int first, int end, int step, float scale, bool keeps) {
-  // Pieces under way; fewer where the registers also keep sums of values.
-  constexpr int AHEAD = F == CACHE_BF16 || !IS_ALIGNED ? 1 : IS_LONG ? 1 : F == CACHE_FP8 ? 2 : 4;
+// Floats as integers of the same order, and back.
+__device__ inline int ordered(int bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); }
+__device__ inline int &maximum_of(int head) { return *reinterpret_cast<int *>(shared + MAXIMA + head * 4); }
+
+// Scores of chunks `first`, `first` + step, ... below `end`, all of one format; `keeps` them, or `finds` the maximum of each head.
+// Returns bits if an entry has a NaN.
+template <int F, bool IS_LONG, bool IS_TIGHT, bool IS_ALIGNED>
+__device__ uint32_t score(const Source &source, int first, int end, int step, float scale, bool keeps, bool finds) {
+  // Pieces under way; fewer where registers are.
+  constexpr int AHEAD = (IS_TIGHT ? 2 : 4) * (F == CACHE_BF16 && !IS_LONG ? 2 : 1), STEPS = Piece<F, IS_ALIGNED>::STEPS;
   const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4;
   const unsigned char *const cache = source.cache.data;
   const uint64_t queries = matrix_at(shared_address(shared + QUERIES));
-  if (first >= end) return;
+  uint32_t nans = 0;
+  if (first >= end) return nans;
   Piece<F, IS_ALIGNED> pieces[AHEAD];
-  const unsigned char *now[2] = {entry_at<F, IS_ALIGNED>(source, cache, first * CHUNK + row), entry_at<F, IS_ALIGNED>(source, cache, first * CHUNK + row + 8)};
 #pragma unroll
-  for (int i = 0; i < AHEAD; ++i) pieces[i].load(now, i);
+  for (int i = 0; i < AHEAD; ++i) pieces[i].load(source, cache, first * CHUNK + row, i);
 #pragma unroll 1
   for (int chunk = first; chunk < end; chunk += step) {
-    const bool goes_on = chunk + step < end;
-    const unsigned char *next[2] = {nullptr, nullptr};
-    if (goes_on) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) next[r] = entry_at<F, IS_ALIGNED>(source, cache, (chunk + step) * CHUNK + row + 8 * r);
-    }
     float sums[32];
 #pragma unroll
     for (int n = 0; n < 32; ++n) sums[n] = 0.0f;
-    uint32_t operands[2][16];
+    uint32_t operands[2][8];
     pin(sums);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      Piece<F, IS_ALIGNED> &piece = pieces[i % AHEAD];
-      state.nans |= piece.nans();
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        await_products<1>();
-        uint32_t(&a)[16] = operands[half];
-        uint32_t eight[8];
-#pragma unroll
-        for (int w = 0; w < 2; ++w) {
-          piece.decode(2 * half + w, eight);
-#pragma unroll
-          for (int n = 0; n < 8; ++n) a[8 * w + n] = eight[n];
-        }
-        if (half == 1) {
-          if (i + AHEAD < 4) piece.load(now, i + AHEAD);
-          else if (goes_on) piece.load(next, i + AHEAD - 4);
-        }
-        pin(a);
-        fence_products();
-#pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          // Step 8 i + 4 half + s: 64 channels are a block of 8 KiB.
-          const int block = 2 * i + half;
-          multiply(sums, a + 4 * s, queries + (block * 8192 + s * 32) / 16, block + s > 0);
-        }
-        commit_products();
+    for (int n = 0; n < 16; ++n) {
+      const int number = n / STEPS;
+      Piece<F, IS_ALIGNED> &piece = pieces[number % AHEAD];
+      if (n % STEPS == 0) nans |= piece.nans();
+      await_products<1>();
+      uint32_t(&a)[8] = operands[n % 2];
+      piece.decode(n % STEPS, a);
+      if (n % STEPS == STEPS - 1) {
+        const int next = number + AHEAD < 16 / STEPS ? chunk : chunk + step;
+        if (next < end) piece.load(source, cache, next * CHUNK + row, (number + AHEAD) % (16 / STEPS));
       }
+      pin(a);
+      fence_products();
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        // 64 channels, or four products, are a block of 8 KiB.
+        const int product = 2 * n + h;
+        multiply(sums, a + 4 * h, queries + (product / 4 * 8192 + product % 4 * 32) / 16, product > 0);
+      }
+      commit_products();
     }
     await_products<0>();
     pin(sums);
-    const float none = __uint_as_float(0xFF800000u);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int r = 0; r < 2; ++r) {
+      // Entries that are not there count for nothing.
+      const bool exists = *reinterpret_cast<const uint32_t *>(shared + LIST + (chunk * CHUNK + row + 8 * r) * 4) != NO_ENTRY;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        // Entries that are not there count for nothing.
-        float &s = sums[4 * j + e];
-        s = now[e / 2] != nullptr ? __fmul_rn(s, scale) : none;
-        state.maxima[2 * j + e % 2] = fmaxf(state.maxima[2 * j + e % 2], s);
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float &s = sums[4 * j + 2 * r + e];
+          s = exists ? __fmul_rn(s, scale) : __uint_as_float(0xFF800000u);
+        }
       }
     }
     if (keeps) {
@@ -304,31 +312,22 @@ template <int F, bool IS_LONG, bool IS_ALIGNED> __device__ void score(Scoring &s
             make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
       }
     }
-    now[0] = next[0], now[1] = next[1];
-  }
-}
-
-// Gives half of 2 N sums to the lane that differs by `lanes`, and adds what that gives to the others; returns which half it kept.
-template <int N> __device__ inline int exchange(float (&sums)[16], int lanes) {
-  const bool is_upper = (threadIdx.x & lanes) != 0;
+    if (finds) {
+      float maxima[16];
 #pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const float kept = is_upper ? sums[n + N] : sums[n], given = is_upper ? sums[n] : sums[n + N];
-    sums[n] = __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, given, lanes));
+      for (int n = 0; n < 16; ++n) maxima[n] = fmaxf(sums[n / 2 * 4 + n % 2], sums[n / 2 * 4 + 2 + n % 2]);
+      const int head = join_lanes(maxima, [](float a, float b) { return fmaxf(a, b); });
+      // A maximum is the same in any order.
+#pragma unroll
+      for (int e = 0; e < 2; ++e) atomicMax(&maximum_of(head + e), ordered(__float_as_int(maxima[e])));
+    }
   }
-  return is_upper;
-}
-
-// Adds over the eight lanes of equal t % 4, in a tree. A lane gives sums of sixteen heads and gets those of two: it returns the
-// first of them, the other is the next.
-__device__ inline int add_lanes(float (&sums)[16]) {
-  const int high = exchange<8>(sums, 16), middle = exchange<4>(sums, 8), low = exchange<2>(sums, 4);
-  return 8 * (4 * high + 2 * middle + low) + 2 * (int(threadIdx.x) % 4);
+  return nans;
 }
 
 // Turns the scores of chunk `chunk`, which this warpgroup has made, into probabilities in every block of the cluster. Entries
 // n and n + 8 of sixteen are neighbours there.
-template <int C> __device__ void round_probabilities(const float (&maxima)[16], int chunk) {
+template <int C> __device__ void round_probabilities(int chunk) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const int base = SCORES + chunk * SCORE_BYTES;
   const auto sync_warpgroup = [] { asm volatile("bar.sync %0, 128;" ::"r"(1 + int(threadIdx.x) / 128) : "memory"); };
@@ -340,10 +339,11 @@ template <int C> __device__ void round_probabilities(const float (&maxima)[16], 
   float sums[16];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
+    const float2 maxima = *reinterpret_cast<const float2 *>(shared + MAXIMA + (8 * j + 2 * (lane % 4)) * 4);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       constexpr float LOG2_E = 1.4426950408889634f;
-      const float m = maxima[2 * j + e];
+      const float m = e ? maxima.y : maxima.x;
       const float low = exp2f(__fmul_rn(__fsub_rn(e ? scores[j].y : scores[j].x, m), LOG2_E));
       const float high = exp2f(__fmul_rn(__fsub_rn(e ? scores[j].w : scores[j].z, m), LOG2_E));
       const int head = 8 * j + 2 * (lane % 4) + e;
@@ -351,7 +351,7 @@ template <int C> __device__ void round_probabilities(const float (&maxima)[16], 
       sums[2 * j + e] = __fadd_rn(low, high);
     }
   }
-  const int head = add_lanes(sums);
+  const int head = join_lanes(sums, [](float a, float b) { return __fadd_rn(a, b); });
   *reinterpret_cast<float2 *>(shared + base + SUMS + (warp * HEADS + head) * 4) = make_float2(sums[0], sums[1]);
   if constexpr (C > 1) {
     sync_warpgroup();
@@ -412,9 +412,9 @@ template <int F, int T, bool IS_ALIGNED> struct Column {
 };
 
 // Adds chunks `first` to `end` - 1, all of one format, to 16 T channels per warp from `channel` of this thread on.
-template <int F, int T, bool IS_LONG, bool IS_ALIGNED> __device__ void add_values(float (&sums)[T][32], const Source &source, int first, int end, int channel) {
+template <int F, int T, bool IS_TIGHT, bool IS_ALIGNED> __device__ void add_values(float (&sums)[T][32], const Source &source, int first, int end, int channel) {
   // Columns under way: those of one or two chunks, or half of one.
-  constexpr int AHEAD = IS_LONG || T == 4 ? (F == CACHE_FP4_ROW16 ? 4 : 2) : F == CACHE_FP4_ROW16 ? 8 : 4;
+  constexpr int AHEAD = IS_TIGHT ? 2 : F == CACHE_FP4_ROW16 ? 8 : 4;
   constexpr int UNROLLED = AHEAD > 4 ? AHEAD / 4 : 1;
   const unsigned char *const cache = source.cache.data;
   const int lane_entry = threadIdx.x % 4;
@@ -463,7 +463,7 @@ struct Lists {
 };
 
 // Lists the entries of chunks `from` to `from` + MOST_CHUNKS - 1. By all threads; the list is not yet visible to others.
-template <bool IS_ALIGNED> __device__ inline Lists list_entries(const Source &window, const Source &global, int64_t row, int from, uint32_t *fault) {
+template <int THREADS, bool IS_ALIGNED> __device__ inline Lists list_entries(const Source &window, const Source &global, int64_t row, int from, uint32_t *fault) {
   int *scratch = reinterpret_cast<int *>(shared + TOTALS);
   uint32_t *list = reinterpret_cast<uint32_t *>(shared + LIST);
   const int thread = threadIdx.x;
@@ -504,7 +504,7 @@ template <bool IS_ALIGNED> __device__ inline Lists list_entries(const Source &wi
 }
 
 // Queries of `heads` heads into shared memory, zeros for the others, in the order of channels that `Piece` has.
-template <bool IS_ALIGNED> __device__ inline void load_queries(const View &q, int64_t row, int first, int heads) {
+template <int THREADS, bool IS_ALIGNED> __device__ inline void load_queries(const View &q, int64_t row, int first, int heads) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // A lane takes eight channels 8 (16 i + 4 c + w) of a head; lanes of a warp differ so that no two banks meet.
   const int c = lane % 4, low = lane / 4 % 2, head_low = lane / 8;
@@ -529,7 +529,7 @@ template <bool IS_ALIGNED> __device__ inline void load_queries(const View &q, in
 }
 
 // Asks for the listed entries ahead of their use.
-__device__ inline void prefetch_entries(const Source &source, int first, int end) {
+template <int THREADS> __device__ inline void prefetch_entries(const Source &source, int first, int end) {
   const uint32_t bytes = source.format == CACHE_BF16 ? 1024 : source.format == CACHE_FP8 ? 528 : 288;
   for (int n = first * CHUNK + threadIdx.x; n < end * CHUNK; n += THREADS) {
     const unsigned char *entry = entry_at<CACHE_BF16, true>(source, source.cache.data, n);
@@ -539,22 +539,24 @@ __device__ inline void prefetch_entries(const Source &source, int first, int end
   }
 }
 
-// T tiles of 64 channels for each warpgroup, in a cluster of 4 / T blocks. IS_LONG: a row may have more than MOST_CHUNKS chunks.
-// IS_ALIGNED: all entries and rows begin on boundaries of 16 bytes.
-template <int T, bool IS_LONG, bool IS_ALIGNED>
+// By clusters of C blocks of W warpgroups; IS_LONG: a row may have more than MOST_CHUNKS chunks. IS_ALIGNED: all entries and rows
+// begin on boundaries of 16 bytes.
+template <int C, int W, bool IS_LONG, bool IS_ALIGNED>
 __device__ void attend(const View &q, const Source &window, const Source &global, const View &sink, const View &out, float scale, uint32_t *fault) {
-  constexpr int C = 4 / T;
+  // Tiles of 64 channels of a warpgroup.
+  constexpr int T = DIM / 64 / (C * W), THREADS = 128 * W;
+  constexpr bool IS_TIGHT = IS_LONG || W > 2;
   const int rank = cluster_rank<C>(), warpgroup = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int groups = int(max(int64_t(1), (q.shape[2] + HEADS - 1) / HEADS));
   const int64_t row = blockIdx.x / C / groups;
   const int first = int(blockIdx.x / C % groups) * HEADS, heads = int(min(int64_t(HEADS), q.shape[2] - first));
 
-  const Lists lists = list_entries<IS_ALIGNED>(window, global, row, 0, fault);
+  const Lists lists = list_entries<THREADS, IS_ALIGNED>(window, global, row, 0, fault);
   if (__syncthreads_or(lists.is_wrong)) return;
   const int chunks = lists.window + lists.global;
   const bool is_long = IS_LONG && chunks > MOST_CHUNKS;
-  const int own = rank * WARPGROUPS + warpgroup, step = C * WARPGROUPS;
-  const int channel = (rank * WARPGROUPS * 4 + warp) * 16 * T + lane / 4 * 2 * T;
+  const int own = rank * W + warpgroup, step = C * W;
+  const int channel = (rank * W * 4 + warp) * 16 * T + lane / 4 * 2 * T;
   const auto store = [&](int head, const uint32_t(&pairs)[T]) {
     if (head >= heads) return;
     uint16_t *at = out.at<uint16_t>(row * out.stride[1] + (first + head) * out.stride[2] + channel);
@@ -571,11 +573,12 @@ __device__ void attend(const View &q, const Source &window, const Source &global
     for (int head = lane % 4; head < heads; head += 4) store(head, zeros);
     return;
   }
+  load_queries<THREADS, IS_ALIGNED>(q, row, first, heads);
   if (IS_ALIGNED && !is_long) {
-    prefetch_entries(window, 0, lists.window);
-    prefetch_entries(global, lists.window, chunks);
+    prefetch_entries<THREADS>(window, 0, lists.window);
+    prefetch_entries<THREADS>(global, lists.window, chunks);
   }
-  load_queries<IS_ALIGNED>(q, row, first, heads);
+  if (threadIdx.x < HEADS) maximum_of(threadIdx.x) = ordered(int(0xFF800000u));
   publish_to_products();
   __syncthreads();
 
@@ -585,10 +588,7 @@ __device__ void attend(const View &q, const Source &window, const Source &global
 #pragma unroll
     for (int n = 0; n < 32; ++n) sums[t][n] = 0.0f;
   }
-  Scoring state;
-  state.nans = 0;
-#pragma unroll
-  for (int n = 0; n < 16; ++n) state.maxima[n] = __uint_as_float(0xFF800000u);
+  uint32_t nans = 0;
   float total = 0.0f;
 
   // A long row is gone through twice: for the maxima, then for all the rest.
@@ -600,7 +600,7 @@ __device__ void attend(const View &q, const Source &window, const Source &global
     const int middle = min(max(lists.window - from, 0), end);
     if (is_long) {
       __syncthreads();
-      list_entries<IS_ALIGNED>(window, global, row, from, fault);
+      list_entries<THREADS, IS_ALIGNED>(window, global, row, from, fault);
       __syncthreads();
     }
 #pragma unroll 1
@@ -609,50 +609,34 @@ __device__ void attend(const View &q, const Source &window, const Source &global
       const int begin = part == 0 ? 0 : middle, limit = part == 0 ? middle : end;
       const int mine = begin + (own + step - begin % step) % step;
       switch (source.format) {
-      case CACHE_BF16: score<CACHE_BF16, IS_LONG, IS_ALIGNED>(state, source, mine, limit, step, scale, !is_first); break;
-      case CACHE_FP8: score<CACHE_FP8, IS_LONG, IS_ALIGNED>(state, source, mine, limit, step, scale, !is_first); break;
-      case CACHE_FP4_ROW16: score<CACHE_FP4_ROW16, IS_LONG, IS_ALIGNED>(state, source, mine, limit, step, scale, !is_first); break;
+      case CACHE_BF16: nans |= score<CACHE_BF16, IS_LONG, IS_TIGHT, IS_ALIGNED>(source, mine, limit, step, scale, !is_first, is_first == is_long); break;
+      case CACHE_FP8: nans |= score<CACHE_FP8, IS_LONG, IS_TIGHT, IS_ALIGNED>(source, mine, limit, step, scale, !is_first, is_first == is_long); break;
+      case CACHE_FP4_ROW16: nans |= score<CACHE_FP4_ROW16, IS_LONG, IS_TIGHT, IS_ALIGNED>(source, mine, limit, step, scale, !is_first, is_first == is_long); break;
       }
     }
-    // The maxima of all: over the entries of a warp, over warps, over blocks.
+    // The maxima of all blocks; in a long row, after the last segment of the first time.
     if (is_long ? turn == -1 : true) {
-      // Where the queries were, or in a long row where no scores are yet.
-      const int board = is_long ? SCORES : QUERIES;
-      const float poison = __syncthreads_or(state.nans != 0) ? __uint_as_float(0x7FC00000u) : 0.0f;
-#pragma unroll
-      for (int n = 0; n < 16; ++n) {
-        float m = state.maxima[n];
-        for (int width = 4; width < 32; width *= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, width));
-        if (lane < 4) shared_float(board + (warp * HEADS + n / 2 * 8 + lane * 2 + n % 2) * 4) = m;
-      }
-      __syncthreads();
-      const int ranks = board + 4096;
-      if constexpr (C > 1) sync_all<C>();
-      if (threadIdx.x < HEADS) {
-        float m = shared_float(board + int(threadIdx.x) * 4);
-        for (int w = 1; w < THREADS / 32; ++w) m = fmaxf(m, shared_float(board + (w * HEADS + int(threadIdx.x)) * 4));
-        // A NaN in an entry makes every head of the row NaN.
-        store_all<C>(ranks + (rank * HEADS + int(threadIdx.x)) * 4, __float_as_uint(__fadd_rn(m, poison)));
-      }
-      sync_all<C>();
-      if (threadIdx.x < HEADS) {
-        float m = shared_float(ranks + int(threadIdx.x) * 4);
-        bool is_nan = isnan(m);
-        for (int r = 1; r < C; ++r) {
-          const float other = shared_float(ranks + (r * HEADS + int(threadIdx.x)) * 4);
-          is_nan |= isnan(other);
-          m = fmaxf(m, other);
+      // A NaN in an entry makes every head of the row NaN, which is above infinity here.
+      constexpr int NAN_BITS = 0x7FC00000;
+      const bool is_nan = __syncthreads_or(nans != 0);
+      int m = int(threadIdx.x) < HEADS && !is_nan ? maximum_of(threadIdx.x) : NAN_BITS;
+      if constexpr (C > 1) {
+        // Where the queries were, or in a long row where no scores are yet.
+        const int board = is_long ? SCORES : QUERIES;
+        sync_all<C>();
+        if (threadIdx.x < HEADS) store_all<C>(board + (rank * HEADS + int(threadIdx.x)) * 4, uint32_t(m));
+        sync_all<C>();
+        if (threadIdx.x < HEADS) {
+          for (int r = 0; r < C; ++r) m = max(m, *reinterpret_cast<const int *>(shared + board + (r * HEADS + int(threadIdx.x)) * 4));
         }
-        shared_float(MAXIMA + int(threadIdx.x) * 4) = is_nan ? __uint_as_float(0x7FC00000u) : m;
       }
+      if (threadIdx.x < HEADS) maximum_of(threadIdx.x) = ordered(m);
       __syncthreads();
     }
     if (is_first) continue;
-#pragma unroll
-    for (int n = 0; n < 16; ++n) state.maxima[n] = shared_float(MAXIMA + (n / 2 * 8 + lane % 4 * 2 + n % 2) * 4);
 
 #pragma unroll 1
-    for (int chunk = own; chunk < end; chunk += step) round_probabilities<C>(state.maxima, chunk);
+    for (int chunk = own; chunk < end; chunk += step) round_probabilities<C>(chunk);
     publish_to_products();
     sync_all<C>();
     publish_to_products();
@@ -666,9 +650,9 @@ __device__ void attend(const View &q, const Source &window, const Source &global
       const Source &source = part == 0 ? window : global;
       const int begin = part == 0 ? 0 : middle, limit = part == 0 ? middle : end;
       switch (source.format) {
-      case CACHE_BF16: add_values<CACHE_BF16, T, IS_LONG, IS_ALIGNED>(sums, source, begin, limit, channel); break;
-      case CACHE_FP8: add_values<CACHE_FP8, T, IS_LONG, IS_ALIGNED>(sums, source, begin, limit, channel); break;
-      case CACHE_FP4_ROW16: add_values<CACHE_FP4_ROW16, T, IS_LONG, IS_ALIGNED>(sums, source, begin, limit, channel); break;
+      case CACHE_BF16: add_values<CACHE_BF16, T, IS_TIGHT, IS_ALIGNED>(sums, source, begin, limit, channel); break;
+      case CACHE_FP8: add_values<CACHE_FP8, T, IS_TIGHT, IS_ALIGNED>(sums, source, begin, limit, channel); break;
+      case CACHE_FP4_ROW16: add_values<CACHE_FP4_ROW16, T, IS_TIGHT, IS_ALIGNED>(sums, source, begin, limit, channel); break;
       }
     }
     // Probabilities of the next segment come from every block.
@@ -701,16 +685,15 @@ __device__ void attend(const View &q, const Source &window, const Source &global
 #else
 #define ATTEND(...)
 #endif
-#define KERNEL(NAME, T, IS_LONG, IS_ALIGNED)                                                                                                           \
-  extern "C" __global__ void __cluster_dims__(4 / T) __launch_bounds__(THREADS, 1) NAME(                                                               \
+#define KERNEL(NAME, C, W, IS_LONG, IS_ALIGNED)                                                                                                          \
+  extern "C" __global__ void __cluster_dims__(C) __launch_bounds__(128 * W, 1) NAME(                                                                    \
       const __grid_constant__ View q, const __grid_constant__ Source window, const __grid_constant__ Source global, const __grid_constant__ View sink, \
       const __grid_constant__ View out, float scale, uint32_t *fault) {                                                                                \
-    ATTEND(T, IS_LONG, IS_ALIGNED);                                                                                                                    \
+    ATTEND(C, W, IS_LONG, IS_ALIGNED);                                                                                                                 \
   }
 
-KERNEL(sparse_attention_mma_1, 4, false, true)
-KERNEL(sparse_attention_mma_2, 2, false, true)
-KERNEL(sparse_attention_mma_4, 1, false, true)
+KERNEL(sparse_attention_mma_1, 1, 4, false, true)
+KERNEL(sparse_attention_mma_2, 2, 2, false, true)
+KERNEL(sparse_attention_mma_4, 4, 2, false, true)
 // Rows of any length, and tensors anywhere.
-KERNEL(sparse_attention_long, 1, true, true)
-KERNEL(sparse_attention_any, 1, true, false)
+KERNEL(sparse_attention_any, 4, 2, true, false)

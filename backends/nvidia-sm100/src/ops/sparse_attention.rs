@@ -105,26 +105,27 @@ mod matrix {
     pub(super) const BOUNDARY: i64 = 16;
 }
 
-/// A kernel of `sparse_attention_mma.cu`, and the blocks of its clusters.
+/// A kernel of `sparse_attention_mma.cu`, the blocks of its clusters, and the threads of a block.
 struct Clustered {
     function: Function,
     blocks: i64,
+    threads: u32,
 }
 
 impl Clustered {
-    const fn new(name: &'static std::ffi::CStr, blocks: i64) -> Self {
-        Self { function: Function::new(&images::SPARSE_ATTENTION_MMA, name), blocks }
+    const fn new(name: &'static std::ffi::CStr, blocks: i64, threads: u32) -> Self {
+        Self { function: Function::new(&images::SPARSE_ATTENTION_MMA, name), blocks, threads }
     }
 }
 
 /// From the largest cluster on.
 static SHORT: [Clustered; 3] = [
-    Clustered::new(c"sparse_attention_mma_4", 4),
-    Clustered::new(c"sparse_attention_mma_2", 2),
-    Clustered::new(c"sparse_attention_mma_1", 1),
+    Clustered::new(c"sparse_attention_mma_4", 4, 256),
+    Clustered::new(c"sparse_attention_mma_2", 2, 256),
+    Clustered::new(c"sparse_attention_mma_1", 1, 512),
 ];
-static LONG: [Clustered; 1] = [Clustered::new(c"sparse_attention_long", 4)];
-static ANYWHERE: [Clustered; 1] = [Clustered::new(c"sparse_attention_any", 4)];
+/// For tensors anywhere and rows of any length.
+static ANYWHERE: [Clustered; 1] = [Clustered::new(c"sparse_attention_any", 4, 256)];
 
 impl Call {
     /// Whether formats and extents are those of `sparse_attention_mma.cu`.
@@ -157,18 +158,13 @@ impl Call {
     /// Queues a kernel of `sparse_attention_mma.cu`. All of them give the same bits: few rows get large clusters.
     fn multiply(&self, stream: &Stream) -> Result<(), Fault> {
         let chunks = |source: &Source| (source.slots.columns() + matrix::CHUNK - 1) / matrix::CHUNK;
-        let kernels: &[Clustered] = if !self.is_aligned() {
-            &ANYWHERE
-        } else if chunks(&self.window) + chunks(&self.global) <= matrix::MOST_CHUNKS {
-            &SHORT
-        } else {
-            &LONG
-        };
+        let is_short = chunks(&self.window) + chunks(&self.global) <= matrix::MOST_CHUNKS;
+        let kernels: &[Clustered] = if is_short && self.is_aligned() { &SHORT } else { &ANYWHERE };
         let clusters = self.q.shape[1] * ((self.q.shape[2] + matrix::HEADS - 1) / matrix::HEADS).max(1);
         let room = i64::from(stream.device().multiprocessors());
         let kernel =
             kernels.iter().find(|kernel| clusters * kernel.blocks <= room).unwrap_or(&kernels[kernels.len() - 1]);
-        let mut grid = Grid::of_items(clusters * kernel.blocks * i64::from(THREADS), THREADS)?;
+        let mut grid = Grid::of_items(clusters * kernel.blocks * i64::from(kernel.threads), kernel.threads)?;
         grid.shared_bytes = matrix::SHARED_BYTES;
         let device = stream.device();
         device.bind()?;
