@@ -18,6 +18,8 @@ pub(crate) struct Device {
     ordinal: usize,
     context: CUcontext,
     modules: Modules,
+    capability: (i32, i32),
+    multiprocessors: u32,
 }
 
 // SAFETY: a context may be made current on any thread, also on several at once.
@@ -59,7 +61,9 @@ impl Device {
                 }
                 status => return Err(fault("the device's context", status)),
             }
-            Ok(Self { ordinal, context, modules: Modules::default() })
+            let multiprocessors =
+                attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.unsigned_abs();
+            Ok(Self { ordinal, context, modules: Modules::default(), capability, multiprocessors })
         }
     }
 
@@ -73,6 +77,16 @@ impl Device {
     /// Its number.
     pub(crate) fn ordinal(&self) -> usize {
         self.ordinal
+    }
+
+    /// Whether it runs code for Hopper's own instructions.
+    pub(crate) fn is_hopper(&self) -> bool {
+        self.capability == (9, 0)
+    }
+
+    /// Its multiprocessors.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
     }
 
     /// Modules that are loaded on it.

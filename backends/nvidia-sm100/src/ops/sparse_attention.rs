@@ -1,25 +1,36 @@
 //! `sparse_attention`: attention of each row over listed cache entries, with a sink.
+//!
+//! BF16 queries of 512 channels with rounded probabilities, as the released model has them, go to the matrix units of Hopper;
+//! everything else, and other devices, to a kernel that adds in F64. Which of the two is a matter of formats and extents alone.
 
+use cudarc::driver::sys::{self, CUfunction_attribute};
 use deepinfer_plugin_api::generated::SparseAttentionArgs;
 use deepinfer_plugin_api::sdk::tensor::View;
 use deepinfer_plugin_api::sdk::{Cx, Fault};
+use deepinfer_plugin_api::{CacheFormat, Format};
 
 use crate::cache;
+use crate::error::check;
 use crate::image::{Function, images};
 use crate::launch::{Grid, Param, launch, stream};
+use crate::stream::Stream;
 
 deepinfer_plugin_api::kernel!(SparseAttention, sparse_attention);
 
 static SPARSE_ATTENTION: Function = Function::new(&images::SPARSE_ATTENTION, c"sparse_attention");
+static SPARSE_ATTENTION_LONG: Function = Function::new(&images::SPARSE_ATTENTION, c"sparse_attention_long");
 const OP: &str = "sparse_attention";
 const THREADS: u32 = 256;
-/// Most heads of a block.
-const MOST_HEADS: usize = 8;
+/// Heads of a block.
+const HEADS: usize = 8;
 /// Dynamic shared memory of a block: 48 KiB without the kernel's own.
 const SHARED_BYTES: usize = (48 << 10) - 256;
+/// Entries whose scores, addresses and distances fit into it.
+const MOST_ENTRIES: usize = SHARED_BYTES / bytes_of(1) / 32 * 32;
 
-/// A cache, and the entries of each row in it, as `sparse_attention.cu` has it.
+/// A cache, and the entries of each row in it, as the kernels have it.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Source {
     cache: View,
     slots: View,
@@ -27,12 +38,12 @@ struct Source {
     entries: u32,
 }
 
-// SAFETY: laid out as in `sparse_attention.cu`.
+// SAFETY: laid out as in `sparse_attention.cu` and `sparse_attention_mma.cu`.
 unsafe impl Param for Source {}
 
-/// Bytes of shared memory that `entries` entries need with `heads` heads: scores, an address, a distance.
-const fn bytes_of(entries: usize, heads: usize) -> usize {
-    entries * (heads * size_of::<f64>() + size_of::<u64>() + size_of::<u32>())
+/// Bytes of shared memory that `entries` entries need: a score per head, an address, a distance.
+const fn bytes_of(entries: usize) -> usize {
+    entries * (HEADS * size_of::<f64>() + size_of::<u64>() + size_of::<u32>())
 }
 
 fn sparse_attention(cx: &Cx<'_>, a: SparseAttentionArgs<'_>) -> Result<(), Fault> {
@@ -51,33 +62,118 @@ fn sparse_attention(cx: &Cx<'_>, a: SparseAttentionArgs<'_>) -> Result<(), Fault
             cache::check_layout(OP, "global", format, entries, d.d, page_bytes(d.g, d.a))?;
             Source { cache: pages.view()?, slots: slots.view()?, format, entries }
         }
-        (None, None) => Source { cache: View::ABSENT, slots: View::ABSENT, format: 0, entries: 1 },
+        (None, None) => {
+            Source { cache: View::ABSENT, slots: View::ABSENT, format: CacheFormat::Bf16 as u32, entries: 1 }
+        }
         _ => return Err(Fault::invalid("global and global_slots must be present together")),
     };
+    let stream = stream(cx)?;
+    let call = Call { q: a.q.view()?, window, global, sink: a.sink.view()?, out: a.out.view()?, scale: a.scale };
+    if d.t > 0 && stream.device().is_hopper() && call.suits_matrix_units(a.round_probs == 1) {
+        return call.multiply(stream);
+    }
     let listed = (window.slots.columns() + global.slots.columns()) as usize;
-    let Some(heads) = (1..=MOST_HEADS).rev().find(|&heads| bytes_of(listed, heads) <= SHARED_BYTES) else {
-        return Err(Fault::unsupported(format!(
-            "window_slots and global_slots list {listed} entries for a row, but at most {} fit the shared memory of a block",
-            SHARED_BYTES / bytes_of(1, 1)
-        )));
-    };
-    let (q, out) = (a.q.view()?, a.out.view()?);
+    let (function, most) =
+        if listed <= MOST_ENTRIES { (&SPARSE_ATTENTION, listed) } else { (&SPARSE_ATTENTION_LONG, MOST_ENTRIES) };
     // Without heads a slot can still be wrong: every row has a block.
-    let blocks = d.t as i64 * d.h.div_ceil(heads).max(1) as i64;
+    let blocks = d.t as i64 * d.h.div_ceil(HEADS).max(1) as i64;
     let mut grid = Grid::of_items(blocks * i64::from(THREADS), THREADS)?;
-    grid.shared_bytes = bytes_of(listed, heads) as u32;
-    launch!(
-        stream(cx)?,
-        SPARSE_ATTENTION,
-        grid,
-        q,
-        window,
-        global,
-        a.sink.view()?,
-        out,
-        listed as i64,
-        heads as u32,
-        a.scale,
-        a.round_probs
-    )
+    grid.shared_bytes = bytes_of(most) as u32;
+    let Call { q, sink, out, scale, .. } = call;
+    launch!(stream, function, grid, q, window, global, sink, out, most as i32, HEADS as u32, scale, a.round_probs)
+}
+
+/// What every kernel takes.
+struct Call {
+    q: View,
+    window: Source,
+    global: Source,
+    sink: View,
+    out: View,
+    scale: f32,
+}
+
+/// What `sparse_attention_mma.cu` is made for: channels, heads of a cluster, entries of a chunk, chunks of a row that is not
+/// long, and the shared memory of a block.
+mod matrix {
+    pub(super) const DIM: i64 = 512;
+    pub(super) const HEADS: i64 = 64;
+    pub(super) const CHUNK: i64 = 64;
+    pub(super) const MOST_CHUNKS: i64 = 10;
+    pub(super) const SHARED_BYTES: u32 = 232_448;
+    /// Boundary of entries and rows.
+    pub(super) const BOUNDARY: i64 = 16;
+}
+
+/// A kernel of `sparse_attention_mma.cu`, the blocks of its clusters, and the threads of a block.
+struct Clustered {
+    function: Function,
+    blocks: i64,
+    threads: u32,
+}
+
+impl Clustered {
+    const fn new(name: &'static std::ffi::CStr, blocks: i64, threads: u32) -> Self {
+        Self { function: Function::new(&images::SPARSE_ATTENTION_MMA, name), blocks, threads }
+    }
+}
+
+/// From the largest cluster on.
+static SHORT: [Clustered; 3] = [
+    Clustered::new(c"sparse_attention_mma_4", 4, 256),
+    Clustered::new(c"sparse_attention_mma_2", 2, 256),
+    Clustered::new(c"sparse_attention_mma_1", 1, 512),
+];
+/// For tensors anywhere and rows of any length.
+static ANYWHERE: [Clustered; 1] = [Clustered::new(c"sparse_attention_any", 4, 256)];
+
+impl Call {
+    /// Whether formats and extents are those of `sparse_attention_mma.cu`.
+    fn suits_matrix_units(&self, rounds_probabilities: bool) -> bool {
+        let suits = |source: &Source| {
+            matches!(
+                CacheFormat::from_u32(source.format),
+                Some(CacheFormat::Bf16 | CacheFormat::Fp8 | CacheFormat::Fp4Row16)
+            )
+        };
+        let is_q = self.q.format() == Some(Format::Bf16) && self.q.columns() == matrix::DIM;
+        is_q && rounds_probabilities && suits(&self.window) && suits(&self.global)
+    }
+
+    /// Whether all entries and rows begin on a boundary of 16 bytes, and the caches have fewer than 2^32 such units.
+    fn is_aligned(&self) -> bool {
+        let lies_on = |view: &View, strides: &[i64], bytes: i64| {
+            view.data.addr().is_multiple_of(matrix::BOUNDARY as usize)
+                && strides.iter().all(|stride| (stride * bytes) % matrix::BOUNDARY == 0)
+        };
+        let cache = |source: &Source| {
+            let view = &source.cache;
+            let units = i128::from(view.shape[2]) * i128::from(view.strides[2]) / i128::from(matrix::BOUNDARY);
+            lies_on(view, &view.strides[2..3], 1) && (0..i128::from(u32::MAX)).contains(&units)
+        };
+        let rows = |view: &View| lies_on(view, &view.strides[1..3], 2);
+        rows(&self.q) && rows(&self.out) && cache(&self.window) && cache(&self.global)
+    }
+
+    /// Queues a kernel of `sparse_attention_mma.cu`. All of them give the same bits: few rows get large clusters.
+    fn multiply(&self, stream: &Stream) -> Result<(), Fault> {
+        let chunks = |source: &Source| (source.slots.columns() + matrix::CHUNK - 1) / matrix::CHUNK;
+        let is_short = chunks(&self.window) + chunks(&self.global) <= matrix::MOST_CHUNKS;
+        let kernels: &[Clustered] = if is_short && self.is_aligned() { &SHORT } else { &ANYWHERE };
+        let clusters = self.q.shape[1] * ((self.q.shape[2] + matrix::HEADS - 1) / matrix::HEADS).max(1);
+        let room = i64::from(stream.device().multiprocessors());
+        let kernel =
+            kernels.iter().find(|kernel| clusters * kernel.blocks <= room).unwrap_or(&kernels[kernels.len() - 1]);
+        let mut grid = Grid::of_items(clusters * kernel.blocks * i64::from(kernel.threads), kernel.threads)?;
+        grid.shared_bytes = matrix::SHARED_BYTES;
+        let device = stream.device();
+        device.bind()?;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function belongs to the current context.
+        let status =
+            unsafe { sys::cuFuncSetAttribute(kernel.function.on(device)?, attribute, matrix::SHARED_BYTES as i32) };
+        check("the shared memory of a kernel", status)?;
+        let &Self { q, window, global, sink, out, scale } = self;
+        launch!(stream, kernel.function, grid, q, window, global, sink, out, scale)
+    }
 }
