@@ -2,7 +2,8 @@
 //!
 //! - `driver`: what the driver says about its devices; `backend`: the runtime table; `device`, `memory`, `stream`, `graph`:
 //!   its objects; `error`: what a status means to the caller.
-//! - `image`: the machine code of `kernels/`, embedded by `build.rs`; `launch`: how a kernel is queued.
+//! - `image`: the machine code of `kernels/`, embedded by `build.rs`; `launch`: how a kernel is queued;
+//!   `tensor_map`: what the copy engine is told of a matrix.
 //! - `ops`: one file per op, named after it, beside `kernels/OP.cu`; the meaning of each op is `plugin-api/OPS.md`.
 //!   `cache`: what several of them check of the layout of cache entries; `index_quads`: grids over tables of indices.
 //!
@@ -22,5 +23,6 @@ mod launch;
 mod memory;
 mod ops;
 mod stream;
+mod tensor_map;
 
 deepinfer_plugin_api::export_backend!(backend::Nvidia, profile = "v41-text");

@@ -1,17 +1,32 @@
 //! `linear`: product with a transposed weight matrix, optionally block-diagonal.
 //!
-//! Where x or the weights are F32, warps add in F64. Narrow operands go to the tensor cores.
+//! Where x or the weights are F32, warps add in F64. Narrow operands go to the tensor cores; which kernel takes them follows
+//! from the number of rows, and the bits do not.
 
-use deepinfer_plugin_api::generated::LinearArgs;
+use deepinfer_plugin_api::generated::{LinearArgs, LinearProto};
 use deepinfer_plugin_api::sdk::tensor::View;
-use deepinfer_plugin_api::sdk::{Cx, Fault};
+use deepinfer_plugin_api::sdk::{Cx, Fault, Plan, PlanCx, Workspace};
 
 use super::few_rows::{self, TILE_OUTPUTS};
+use super::linear_many::Many;
+use crate::backend::Nvidia;
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 use crate::ops::linear_f32;
 
-deepinfer_plugin_api::kernel!(Linear, linear);
+deepinfer_plugin_api::kernel!(Linear, linear, plan = plan -> How);
+
+/// How calls of one signature are run.
+enum How {
+    Few,
+    Many(Many),
+}
+
+fn plan(cx: &PlanCx<'_>, a: &LinearProto<'_>) -> Result<Plan<How>, Fault> {
+    let Some(many) = Many::plan(cx.device::<Nvidia>()?, a) else { return Ok(Plan::new(How::Few)) };
+    let (bytes, align) = many.workspace();
+    Ok(Plan::new(How::Many(many)).workspace(bytes, align))
+}
 
 static LINEAR: Function = Function::new(&images::LINEAR, c"linear");
 const THREADS: u32 = 256;
@@ -42,13 +57,18 @@ static FEW: [[[Function; FEW_ROWS.len()]; few_rows::WEIGHTS.len()]; 2] = [
     ],
 ];
 
-fn linear(cx: &Cx<'_>, a: LinearArgs<'_>) -> Result<(), Fault> {
+fn linear(cx: &Cx<'_>, how: &How, scratch: Workspace<'_>, a: LinearArgs<'_>) -> Result<(), Fault> {
     if a.groups == 0 {
         return Err(Fault::invalid("groups is 0, but must be at least 1"));
     }
     let (x, weight, out) = (a.x.view()?, a.weight.view()?, a.out.view()?);
     if linear_f32::takes(&x, &weight) {
         return linear_f32::launch(stream(cx)?, x, weight, out, a.groups);
+    }
+    if let How::Many(many) = how
+        && many.run(stream(cx)?, &scratch, x, weight, out)?
+    {
+        return Ok(());
     }
     if let (Some(of_x), Some(of_weight)) = (few_rows::place_of_x(&x), few_rows::place_of_weight(&weight)) {
         return linear_few(cx, &a, &FEW[of_x][of_weight], [x, weight, out]);

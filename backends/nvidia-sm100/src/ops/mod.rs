@@ -21,6 +21,7 @@ mod hc_mix;
 mod index_scores;
 mod linear;
 mod linear_f32;
+mod linear_many;
 mod load_paged_kv_cache;
 mod moe_combine;
 mod moe_dispatch;
