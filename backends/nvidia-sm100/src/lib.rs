@@ -21,6 +21,7 @@ mod index_quads;
 mod launch;
 mod memory;
 mod ops;
+mod scratch;
 mod stream;
 
 deepinfer_plugin_api::export_backend!(backend::Nvidia, profile = "v41-text");
