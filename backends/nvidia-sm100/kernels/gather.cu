@@ -1,33 +1,73 @@
 // Rows of a table by index, converted between F32 and BF16 if asked; zeros for an index that names no row.
 //
-// Bytes: each row read and written once. Rows that lie on 16 bytes on both sides go in pieces of 16.
-#include "common/values.cuh"
+// Bytes: each row read and written once. A warp takes a piece of a row, which it has read whole before it writes: 2048 bytes where
+// rows lie on 16 bytes on both sides, or 1024 columns to convert.
+#include "common/octet.cuh"
 
-constexpr int THREADS = 256;
-
-__device__ inline bool is_aligned(const void *address) { return (reinterpret_cast<uintptr_t>(address) & 15) == 0; }
+constexpr int THREADS = 128;
+constexpr int PARTS = 4;
+// What the host divides a row into: bytes, or columns where the format changes.
+constexpr int64_t WARP_BYTES = PARTS * 32 * 16, WARP_COLUMNS = PARTS * 32 * 8;
 
 __device__ inline int size_of(int32_t format) { return format == I64 ? 8 : format == BF16 ? 2 : format == U8 ? 1 : 4; }
 
-// A warp for each row of `out`.
-extern "C" __global__ void __launch_bounds__(THREADS)
-gather(View table, View index, View out, uint32_t repeat, uint32_t *) {
-  const int64_t row = (int64_t(blockIdx.x) * THREADS + threadIdx.x) / 32;
+__device__ inline void copy_piece(unsigned char *to, const unsigned char *from, bool is_row, int bytes) {
   const int lane = threadIdx.x % 32;
-  if (row >= out.rows()) return;
-  const int64_t named = *index.at<int32_t>((row / repeat) * index.stride[3]);
-  const bool is_row = named >= 0 && named < table.shape[2];
-  const int64_t columns = out.columns();
-  if (table.format != out.format) {
-    for (int64_t c = lane; c < columns; c += 32) store_float(out, row, c, is_row ? load_float(table, named, c) : 0.0f);
+  if (lies_on(to, 16) && (lies_on(from, 16) || !is_row) && bytes % 16 == 0) {
+    uint4 part[PARTS];
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) {
+      const int at = (i * 32 + lane) * 16;
+      part[i] = is_row && at < bytes ? *reinterpret_cast<const uint4 *>(from + at) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) {
+      const int at = (i * 32 + lane) * 16;
+      if (at < bytes) *reinterpret_cast<uint4 *>(to + at) = part[i];
+    }
     return;
   }
-  const int size = size_of(out.format);
-  unsigned char *to = out.data + out.row_begin(row) * size;
-  const unsigned char *from = table.data + (is_row ? table.row_begin(named) * size : 0);
-  const int64_t bytes = columns * size, pieces = is_aligned(to) && is_aligned(from) ? bytes / 16 : 0;
-  for (int64_t i = lane; i < pieces; i += 32) {
-    reinterpret_cast<uint4 *>(to)[i] = is_row ? reinterpret_cast<const uint4 *>(from)[i] : make_uint4(0, 0, 0, 0);
+  for (int i = lane; i < bytes; i += 32) to[i] = is_row ? from[i] : 0;
+}
+
+template <int F, int X, bool IS_WHOLE> __device__ void convert_piece(unsigned char *to, const unsigned char *from, bool is_row, int columns) {
+  const int lane = threadIdx.x % 32;
+  Octet<F> octet[PARTS];
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) {
+    const int at = (i * 32 + lane) * 8;
+    octet[i] = read_octet<F, IS_WHOLE>(from + at * octet_bytes<F>() / 8, is_row ? columns - at : 0);
   }
-  for (int64_t i = pieces * 16 + lane; i < bytes; i += 32) to[i] = is_row ? from[i] : 0;
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) {
+    const int at = (i * 32 + lane) * 8;
+    float v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v[j] = octet[i][j];
+    write_octet<X, IS_WHOLE>(to + at * octet_bytes<X>() / 8, columns - at, octet_of<X>(v));
+  }
+}
+
+template <int F, int X>
+__device__ void convert(const View &table, const View &out, unsigned char *to, const unsigned char *from, bool is_row, int columns) {
+  if (has_whole_octets<F>(table) && has_whole_octets<X>(out)) return convert_piece<F, X, true>(to, from, is_row, columns);
+  convert_piece<F, X, false>(to, from, is_row, columns);
+}
+
+// A warp for each of `pieces` pieces of each row of `out`.
+extern "C" __global__ void __launch_bounds__(THREADS)
+gather(View table, View index, View out, uint32_t repeat, uint32_t pieces, uint32_t *) {
+  const uint32_t item = warp_of_grid(), row = item / pieces, piece = item - row * pieces, source = row / repeat;
+  if (source >= out.shape[1]) return;
+  const int64_t named = *index.at<int32_t>(source * index.stride[3]);
+  const bool is_row = named >= 0 && named < table.shape[2];
+  const int64_t to_size = size_of(out.format), from_size = size_of(table.format);
+  const bool is_copy = table.format == out.format;
+  const int64_t first = int64_t(piece) * (is_copy ? WARP_BYTES / to_size : WARP_COLUMNS);
+  unsigned char *to = out.data + (source * out.stride[1] + (row - source * repeat) * out.stride[2] + first) * to_size;
+  const unsigned char *from = table.data + ((is_row ? named * table.stride[2] : 0) + first) * from_size;
+  const int64_t left = out.columns() - first;
+  if (is_copy) return copy_piece(to, from, is_row, int(min(left * to_size, WARP_BYTES)));
+  if (out.format == F32) return convert<BF16, F32>(table, out, to, from, is_row, int(min(left, WARP_COLUMNS)));
+  convert<F32, BF16>(table, out, to, from, is_row, int(min(left, WARP_COLUMNS)));
 }

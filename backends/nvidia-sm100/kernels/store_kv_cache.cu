@@ -1,86 +1,186 @@
 // Rows encoded into cache entries, and what a reader will see of them.
 //
-// Bytes: a row read, an entry written, with `rounded` a row written; and the slots of later rows. A warp takes a row, 128 columns
-// at a time. Of several rows that name one slot the highest is stored: the block compares the slots of its rows with all later
-// ones before it writes, T^2 / 2 comparisons in all, so that it needs no memory of who wrote last and no order among blocks.
+// Bytes: a row read, an entry written, with `rounded` a row written; and the slots. Some lanes of a warp take a row, 32 bytes each at a
+// time.
+//
+// Of several rows that name one slot the highest is stored. With few rows each compares its slot with all later ones. With many,
+// `store_kv_cache_mark` enters all rows into a table of the highest row of each slot, which takes the same time however many there
+// are, and the order of arrival does not show in a maximum; `store_kv_cache_resolve` then takes the slot away from all other rows.
 #include "common/cache.cuh"
+#include "common/octet.cuh"
 
 constexpr int THREADS = 256;
-constexpr int ROWS = THREADS / 32;
 constexpr uint32_t OP = 11, SLOTS = 1, BEYOND_CACHE = 3;
 
-template <int C> __device__ void store_row(const View &kv, const View &rounded, int64_t row, bool is_stored, Entry entry) {
-  constexpr int F = elements_of<C>();
-  const int64_t dim = kv.columns();
-  const bool is_wanted = !rounded.is_absent();
-  const PlainRow from = plain_row(kv, row), seen = is_wanted ? plain_row(rounded, row) : PlainRow{};
-  // All lanes go round as often: those beyond the row help with the exchange.
-  for (int64_t begin = 0; begin < dim; begin += 128) {
-    const int64_t column = begin + threadIdx.x % 32 * 4;
-    float v[4];
-    load_quad(from, column, v);
-    if constexpr (F == F32 || F == BF16) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (column + j >= dim) break;
-        const uint32_t bits = __float_as_uint(v[j]);
-        if constexpr (F == F32) {
-          if (is_stored) store_bytes<4>(entry.values + (column + j) * 4, bits);
-        } else {
-          // What is a BF16 value keeps its bits, also a NaN.
-          const uint16_t narrow = (bits & 0xFFFF) == 0 ? uint16_t(bits >> 16) : f32_to_bf16(v[j]);
-          if (is_stored) store_bytes<2>(entry.values + (column + j) * 2, narrow);
-          v[j] = bf16_to_f32(narrow);
-        }
-      }
-    } else {
-      const Quad quad = encode<F>(v);
-      if (is_stored && column < dim) {
-        store_bytes<quad_bytes<F>()>(entry.values + column * quad_bytes<F>() / 4, quad.codes);
-        if (column % group_of<F>() == 0) entry.scales[column / group_of<F>()] = quad.scale;
-      }
-      decode<F>(quad, v);
+// The highest row of each slot: open addressing, `mask` + 1 places, each 0 or slot + 1 above the row.
+struct Writers {
+  unsigned long long *place;
+  uint32_t mask;
+
+  __device__ uint32_t first_place(int32_t slot) const { return (uint32_t(slot) * 0x9E3779B1u ^ uint32_t(slot) >> 15) & mask; }
+
+  __device__ void enter(int32_t slot, uint32_t row) const {
+    const unsigned long long wanted = (unsigned long long)(uint32_t(slot) + 1) << 32 | row;
+    for (uint32_t i = first_place(slot);; i = (i + 1) & mask) {
+      const unsigned long long found = atomicCAS(place + i, 0ull, wanted);
+      if (found == 0) return;
+      if (found >> 32 != wanted >> 32) continue;
+      atomicMax(place + i, wanted);
+      return;
     }
-    if (is_wanted) store_quad(seen, column, v);
   }
+
+  // Of a slot that was entered.
+  __device__ uint32_t last_row(int32_t slot) const {
+    for (uint32_t i = first_place(slot);; i = (i + 1) & mask) {
+      const unsigned long long found = place[i];
+      if (found >> 32 == uint32_t(slot) + 1) return uint32_t(found);
+    }
+  }
+};
+
+// A thread for each row.
+extern "C" __global__ void __launch_bounds__(THREADS) store_kv_cache_mark(View slots, uint64_t *writers, uint32_t mask, uint32_t *) {
+  const int64_t row = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  if (row >= slots.columns()) return;
+  const int32_t slot = slots.at<int32_t>()[row];
+  if (slot >= 0) Writers{reinterpret_cast<unsigned long long *>(writers), mask}.enter(slot, uint32_t(row));
 }
 
-template <int C> __device__ void store_as(const View &kv, const View &cache, const View &rounded, int64_t row, int32_t slot, bool is_last,
-                                          uint32_t entries) {
-  const bool is_stored = slot >= 0 && is_last;
-  const Entry entry = is_stored ? entry_of<C>(cache, slot, entries, kv.columns()) : Entry{};
-  store_row<C>(kv, rounded, row, is_stored, entry);
-}
-
+// A thread for each row: its slot, or -1 where a later row has it.
 extern "C" __global__ void __launch_bounds__(THREADS)
-store_kv_cache(View kv, View slots, View cache, View rounded, uint32_t format, uint32_t entries, uint32_t *fault) {
-  __shared__ int32_t mine[ROWS];
-  __shared__ int is_overtaken[ROWS];
-  const int64_t rows = kv.rows(), first = int64_t(blockIdx.x) * ROWS;
-  if (threadIdx.x < ROWS) {
-    mine[threadIdx.x] = first + threadIdx.x < rows ? slots.at<int32_t>()[first + threadIdx.x] : -1;
-    is_overtaken[threadIdx.x] = 0;
-  }
-  __syncthreads();
-  for (int64_t later = first + 1 + threadIdx.x; later < rows; later += THREADS) {
-    const int32_t slot = slots.at<int32_t>()[later];
-    if (slot < 0) continue;
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) if (mine[r] == slot && first + r < later) is_overtaken[r] = 1;
-  }
-  __syncthreads();
+store_kv_cache_resolve(View slots, uint64_t *writers, uint32_t mask, int32_t *resolved, uint32_t *) {
+  const int64_t row = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+  if (row >= slots.columns()) return;
+  const int32_t slot = slots.at<int32_t>()[row];
+  const bool is_last = slot >= 0 && Writers{reinterpret_cast<unsigned long long *>(writers), mask}.last_row(slot) == row;
+  resolved[row] = is_last ? slot : -1;
+}
 
-  const int warp = threadIdx.x / 32;
-  const int64_t row = first + warp;
-  if (row >= rows) return;
-  const int32_t slot = mine[warp];
-  const bool is_last = !is_overtaken[warp];
-  if (slot >= cache.rows() * entries) return refuse(fault, OP, SLOTS, BEYOND_CACHE);
+// What the call says beside its tensors.
+struct Job {
+  uint32_t format, entries, lanes_log2;
+  const int32_t *resolved;
+  uint32_t *fault;
+};
+
+// Whether a later row of the call names the slot of a row, by the lanes that have the row.
+__device__ inline bool is_overtaken(const View &slots, int64_t rows, int64_t row, int32_t slot, int lanes) {
+  const int lane = threadIdx.x & (lanes - 1);
+  bool is_named = false;
+#pragma unroll 4
+  for (int64_t later = row + 1 + lane; later < rows; later += lanes) is_named |= slots.at<int32_t>()[later] == slot;
+  const uint32_t mine = (lanes == 32 ? ~0u : (1u << lanes) - 1) << (threadIdx.x % 32 & ~(lanes - 1));
+  return (__ballot_sync(0xFFFFFFFFu, is_named) & mine) != 0;
+}
+
+// A value of an F32 or BF16 entry. What is a BF16 value keeps its bits, also a NaN.
+template <int F> __device__ inline float keep_as(float value) {
+  if constexpr (F == F32) return value;
+  else return (__float_as_uint(value) & 0xFFFF) == 0 ? value : bf16_to_f32(f32_to_bf16(value));
+}
+
+// An octet of an entry that is stored or not, and what a reader will see, if that is wanted. By all lanes of a warp.
+template <int F, int X>
+__device__ inline void store_octet(const Entry &entry, bool is_stored, int column, int dim, const Octet<X> &raw, bool is_wanted, float (&v)[8]) {
+  if constexpr (F == F32 || F == BF16) {
+    Octet<F> octet;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v[j] = keep_as<F>(raw[j]);
+#pragma unroll
+    for (int i = 0; i < octet_bytes<F>() / 4; ++i) {
+      if constexpr (F == F32) octet.word[i] = __float_as_uint(v[i]);
+      else octet.word[i] = __byte_perm(__float_as_uint(v[2 * i]), __float_as_uint(v[2 * i + 1]), 0x7632);
+    }
+    if (!is_stored || column >= dim) return;
+    unsigned char *to = entry.values + int64_t(column) * octet_bytes<F>() / 8;
+    if (lies_on(to, 16) && column + 8 <= dim) return write_octet<F, true>(to, 8, octet);
+#pragma unroll
+    for (int i = 0; i < octet_bytes<F>() / 2; ++i) {
+      // Entries of any size, in pages of any size: a value may lie at any address.
+      constexpr int HALVES = octet_bytes<F>() / 16;
+      if (column + i / HALVES < dim) store_bytes<2>(to + 2 * i, octet.word[i / 2] >> i % 2 * 16);
+    }
+  } else {
+    const Coded<F> coded = encode_raw<F, X>(raw);
+    if (is_stored && column < dim) {
+      write_codes<F>(entry.values + int64_t(column) * octet_bytes<F>() / 8, coded);
+      if (column % group_of<F>() == 0) entry.scales[column / group_of<F>()] = coded.scale;
+    }
+    if (is_wanted) decode_octet<F>(coded, v);
+  }
+}
+
+template <int C, int X, bool IS_WHOLE>
+__device__ void store_rows(const View &kv, const View &slots, const View &cache, const View &rounded, const Job &job) {
+  constexpr int F = elements_of<C>();
+  const int lanes = 1 << job.lanes_log2, lane = threadIdx.x & (lanes - 1);
+  const int dim = int(kv.columns());
+  const int64_t rows = kv.shape[2], row = (int64_t(blockIdx.x) * THREADS + threadIdx.x) >> job.lanes_log2;
+  const bool is_row = row < rows, is_wanted = !rounded.is_absent();
+  const unsigned char *from = matrix_row<X>(kv, is_row ? row : 0);
+  const auto read = [&](int column) {
+    return read_octet<X, IS_WHOLE>(from + int64_t(column) * octet_bytes<X>() / 8, is_row ? dim - column : 0);
+  };
+  // 32 bytes are under way while the slot is looked at.
+  constexpr int OCTETS = X == BF16 ? 2 : 1;
+  int column = 8 * lane;
+  Octet<X> octets[OCTETS];
+#pragma unroll
+  for (int i = 0; i < OCTETS; ++i) octets[i] = read(column + 8 * lanes * i);
+
+  const int32_t *named = job.resolved == nullptr ? slots.at<int32_t>() : job.resolved;
+  const int32_t slot = is_row ? named[row] : -1;
+  const bool is_wrong = slot >= 0 && slot >= cache.shape[2] * job.entries;
+  if (is_wrong) refuse(job.fault, OP, SLOTS, BEYOND_CACHE);
+  // A slot that is resolved names this row alone.
+  const bool is_last = job.resolved != nullptr || !is_overtaken(slots, rows, row, slot, lanes);
+  const bool is_stored = slot >= 0 && !is_wrong && is_last;
+  const Entry entry = is_stored ? entry_of<C>(cache, slot, job.entries, dim) : Entry{};
+  unsigned char *seen = is_wanted && is_row ? matrix_row<X>(rounded, row) : nullptr;
+
+  // All lanes go round as often: those beyond the row help with the exchange.
+#pragma unroll 1
+  for (int begin = 0; begin < dim; begin += 8 * OCTETS * lanes, column += 8 * OCTETS * lanes) {
+    if (begin > 0) {
+#pragma unroll
+      for (int i = 0; i < OCTETS; ++i) octets[i] = read(column + 8 * lanes * i);
+    }
+#pragma unroll
+    for (int i = 0; i < OCTETS; ++i) {
+      const int at = column + 8 * lanes * i;
+      float v[8];
+      store_octet<F, X>(entry, is_stored, at, dim, octets[i], seen != nullptr, v);
+      if (seen == nullptr || is_wrong) continue;
+      unsigned char *to = seen + int64_t(at) * octet_bytes<X>() / 8;
+      Octet<X> octet = octet_of<X>(v);
+      // A plain value that fits stays what it was.
+      if constexpr ((F == F32 || F == BF16) && X == BF16) octet = octets[i];
+      if (IS_WHOLE && lies_on(to, 16)) write_octet<X, true>(to, dim - at, octet);
+      else write_octet<X, false>(to, dim - at, octet);
+    }
+  }
+}
+
+template <int C> __device__ void store_as(const View &kv, const View &slots, const View &cache, const View &rounded, const Job &job) {
+  if (kv.format == BF16) {
+    if (has_whole_octets<BF16>(kv)) return store_rows<C, BF16, true>(kv, slots, cache, rounded, job);
+    return store_rows<C, BF16, false>(kv, slots, cache, rounded, job);
+  }
+  if (has_whole_octets<F32>(kv)) return store_rows<C, F32, true>(kv, slots, cache, rounded, job);
+  return store_rows<C, F32, false>(kv, slots, cache, rounded, job);
+}
+
+// 2^lanes_log2 lanes for each row, 4 to 32. `resolved` is null or has the slots without those that later rows have too.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+store_kv_cache(View kv, View slots, View cache, View rounded, uint32_t format, uint32_t entries, uint32_t lanes_log2,
+               const int32_t *resolved, uint32_t *fault) {
+  const Job job = {format, entries, lanes_log2, resolved, fault};
   switch (format) {
-  case CACHE_F32: return store_as<CACHE_F32>(kv, cache, rounded, row, slot, is_last, entries);
-  case CACHE_BF16: return store_as<CACHE_BF16>(kv, cache, rounded, row, slot, is_last, entries);
-  case CACHE_FP8: return store_as<CACHE_FP8>(kv, cache, rounded, row, slot, is_last, entries);
-  case CACHE_FP4_ROW16: return store_as<CACHE_FP4_ROW16>(kv, cache, rounded, row, slot, is_last, entries);
-  case CACHE_FP4_ROW32: return store_as<CACHE_FP4_ROW32>(kv, cache, rounded, row, slot, is_last, entries);
+  case CACHE_F32: return store_as<CACHE_F32>(kv, slots, cache, rounded, job);
+  case CACHE_BF16: return store_as<CACHE_BF16>(kv, slots, cache, rounded, job);
+  case CACHE_FP8: return store_as<CACHE_FP8>(kv, slots, cache, rounded, job);
+  case CACHE_FP4_ROW16: return store_as<CACHE_FP4_ROW16>(kv, slots, cache, rounded, job);
+  case CACHE_FP4_ROW32: return store_as<CACHE_FP4_ROW32>(kv, slots, cache, rounded, job);
   }
 }

@@ -63,6 +63,23 @@ impl Grid {
         })?;
         Ok(Self::new(blocks as u32, threads))
     }
+
+    /// A warp for each of `warps`, which kernels count with 32 bits.
+    ///
+    /// # Errors
+    /// There are more than that.
+    pub(crate) fn of_warps(warps: i64, threads: u32) -> Result<Self, Fault> {
+        const WARP: i64 = 32;
+        if warps > i64::from(i32::MAX) / WARP {
+            return Err(Fault::unsupported(format!("{warps} warps have more than 2^31 - 1 threads")));
+        }
+        Self::of_items(warps * WARP, threads)
+    }
+}
+
+/// The least power of two, as its exponent, that is at least `count`, from `least` to `most`: lanes that share a row.
+pub(crate) fn lanes_log2(count: i64, least: u32, most: u32) -> u32 {
+    (count.max(1) as u64).next_power_of_two().trailing_zeros().clamp(least, most)
 }
 
 /// The stream of a call.

@@ -22,6 +22,7 @@ mod index_quads;
 mod launch;
 mod memory;
 mod ops;
+mod scratch;
 mod stream;
 mod tensor_map;
 

@@ -12,6 +12,7 @@ deepinfer_plugin_api::kernel!(EngramHash, engram_hash);
 static ENGRAM_HASH: Function = Function::new(&images::ENGRAM_HASH, c"engram_hash");
 static UPDATE_HISTORY: Function = Function::new(&images::ENGRAM_HASH, c"update_history");
 const THREADS: u32 = 128;
+const WARP: i64 = 32;
 
 fn engram_hash(cx: &Cx<'_>, a: EngramHashArgs<'_>) -> Result<(), Fault> {
     let (n, j) = (a.dims.n, a.dims.j);
@@ -27,10 +28,15 @@ fn engram_hash(cx: &Cx<'_>, a: EngramHashArgs<'_>) -> Result<(), Fault> {
     let rows = a.rows.view()?;
     let stream = stream(cx)?;
     let (tables, tokens) = (primes.rows() * primes.columns(), token_ids.columns());
+    // A thread for each number of a token, a layer in each row of blocks.
+    let mut numbers = Grid::of_items(tokens * primes.columns(), THREADS)?;
+    numbers.blocks.1 = u16::try_from(primes.rows())
+        .map_err(|_| Fault::unsupported(format!("engram_hash: {} layers are more than 65535", primes.rows())))?
+        .into();
     launch!(
         stream,
         ENGRAM_HASH,
-        Grid::of_items(tables * tokens, THREADS)?,
+        numbers,
         token_ids,
         token_map,
         image_mask,
@@ -46,7 +52,7 @@ fn engram_hash(cx: &Cx<'_>, a: EngramHashArgs<'_>) -> Result<(), Fault> {
     launch!(
         stream,
         UPDATE_HISTORY,
-        Grid::of_items(tables.max(tokens).max(request_start.columns()), THREADS)?,
+        Grid::of_items(tables.max(tokens).max(request_start.columns() * WARP), THREADS)?,
         token_ids,
         token_map,
         image_mask,

@@ -10,8 +10,10 @@ use crate::launch::{Grid, launch, stream};
 deepinfer_plugin_api::kernel!(Gather, gather);
 
 static GATHER: Function = Function::new(&images::GATHER, c"gather");
-const THREADS: u32 = 256;
-const WARP: i64 = 32;
+const THREADS: u32 = 128;
+/// What a warp takes of a row: bytes to copy, or columns to convert.
+const WARP_BYTES: i64 = 2048;
+const WARP_COLUMNS: i64 = 1024;
 
 fn gather(cx: &Cx<'_>, a: GatherArgs<'_>) -> Result<(), Fault> {
     let floats = [Some(Format::F32), Some(Format::Bf16)];
@@ -25,6 +27,14 @@ fn gather(cx: &Cx<'_>, a: GatherArgs<'_>) -> Result<(), Fault> {
         )));
     }
     let (table, index, out) = (a.table.view()?, a.index.view()?, a.out.view()?);
-    let grid = if out.columns() == 0 { Grid::new(0, THREADS) } else { Grid::of_items(out.rows() * WARP, THREADS)? };
-    launch!(stream(cx)?, GATHER, grid, table, index, out, a.repeat)
+    let size = match to {
+        Some(Format::U8) => 1,
+        Some(Format::Bf16) => 2,
+        Some(Format::I64) => 8,
+        _ => 4,
+    };
+    let columns = if from == to { WARP_BYTES / size } else { WARP_COLUMNS };
+    let pieces = (out.columns() + columns - 1) / columns;
+    let grid = Grid::of_warps(out.rows() * pieces, THREADS)?;
+    launch!(stream(cx)?, GATHER, grid, table, index, out, a.repeat, pieces as u32)
 }

@@ -10,23 +10,15 @@ use crate::launch::{Grid, launch, stream};
 deepinfer_plugin_api::kernel!(MoeCombine, moe_combine);
 
 static MOE_COMBINE: Function = Function::new(&images::MOE_COMBINE, c"moe_combine");
-const THREADS: u32 = 256;
-/// Columns that a block takes.
-const COLUMNS: usize = 1024;
-/// Places of a row that a block sorts.
-const MOST_PLACES: usize = 4096;
+const THREADS: u32 = 128;
+/// Columns that a warp takes.
+const COLUMNS: usize = 512;
 
 fn moe_combine(cx: &Cx<'_>, a: MoeCombineArgs<'_>) -> Result<(), Fault> {
-    if a.dims.k > MOST_PLACES {
-        return Err(Fault::unsupported(format!(
-            "row_of has {} columns, but at most {MOST_PLACES} are sorted",
-            a.dims.k
-        )));
-    }
     let out = a.out.view()?;
-    // Without columns a place can still be wrong: every row has a block.
+    // Without columns a place can still be wrong: every row has a warp.
     let pieces = a.dims.n.div_ceil(COLUMNS).max(1) as i64;
     let shared = a.shared.as_ref().map_or(Ok(View::ABSENT), In::view)?;
-    let grid = Grid::of_items(out.shape[2] * pieces * i64::from(THREADS), THREADS)?;
-    launch!(stream(cx)?, MOE_COMBINE, grid, a.y.view()?, a.row_of.view()?, shared, out, pieces)
+    let grid = Grid::of_warps(out.shape[2] * pieces, THREADS)?;
+    launch!(stream(cx)?, MOE_COMBINE, grid, a.y.view()?, a.row_of.view()?, shared, out, pieces as u32)
 }

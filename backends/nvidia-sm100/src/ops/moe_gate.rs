@@ -10,7 +10,10 @@ use crate::launch::{Grid, launch, stream};
 deepinfer_plugin_api::kernel!(MoeGate, moe_gate);
 
 static MOE_GATE: Function = Function::new(&images::MOE_GATE, c"moe_gate");
-const THREADS: u32 = 256;
+const THREADS: u32 = 128;
+/// Rows of a warp, if there are enough for every warp of a device.
+const MOST_ROWS: i64 = 4;
+const MANY_ROWS: i64 = 4096;
 
 fn moe_gate(cx: &Cx<'_>, a: MoeGateArgs<'_>) -> Result<(), Fault> {
     if a.scoring > 2 {
@@ -29,10 +32,11 @@ fn moe_gate(cx: &Cx<'_>, a: MoeGateArgs<'_>) -> Result<(), Fault> {
     let (logits, experts) = (a.logits.view()?, a.experts.view()?);
     // Without columns there is nothing to write.
     let rows = if a.dims.k == 0 { 0 } else { experts.shape[2] };
+    let share = (rows / MANY_ROWS).clamp(1, MOST_ROWS);
     launch!(
         stream(cx)?,
         MOE_GATE,
-        Grid::of_items(rows * i64::from(THREADS), THREADS)?,
+        Grid::of_warps((rows + share - 1) / share, THREADS)?,
         logits,
         a.bias.view()?,
         optional(&a.bias_vl)?,
@@ -42,5 +46,6 @@ fn moe_gate(cx: &Cx<'_>, a: MoeGateArgs<'_>) -> Result<(), Fault> {
         a.scoring,
         a.normalize,
         a.route_scale,
+        share as u32,
     )
 }

@@ -10,10 +10,9 @@ use crate::launch::{Grid, launch, stream};
 deepinfer_plugin_api::kernel!(Quantize, quantize);
 
 static QUANTIZE: Function = Function::new(&images::QUANTIZE, c"quantize");
-const THREADS: u32 = 256;
-const WARP: i64 = 32;
+const THREADS: u32 = 128;
 /// Columns that a warp takes.
-const PIECE: i64 = 128;
+const PIECE: i64 = 1024;
 
 fn quantize(cx: &Cx<'_>, a: QuantizeArgs<'_>) -> Result<(), Fault> {
     let group = a.out.format().and_then(Format::scale).map_or(1, |scale| scale.columns);
@@ -25,6 +24,6 @@ fn quantize(cx: &Cx<'_>, a: QuantizeArgs<'_>) -> Result<(), Fault> {
     }
     let (x, out) = (a.x.view()?, a.out.view()?);
     let pieces = (x.columns() + PIECE - 1) / PIECE;
-    let grid = Grid::of_items(x.rows() * pieces * WARP, THREADS)?;
+    let grid = Grid::of_warps(x.rows() * pieces, THREADS)?;
     launch!(stream(cx)?, QUANTIZE, grid, x, out)
 }
