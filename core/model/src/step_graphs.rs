@@ -17,7 +17,7 @@ use crate::state::KvCache;
 use crate::step::StepInput;
 
 /// Shapes that are kept, the latest used ones.
-const MOST_SHAPES: usize = 48;
+const MOST_SHAPES: usize = 32;
 /// Positions for which every step has room, so that short requests are of one shape.
 const LEAST_TOKENS: usize = 1024;
 /// Rows of shapes up to this are powers of two; beyond it there is one between two of them.
