@@ -35,7 +35,6 @@ pub struct CommandList {
     /// Why the backend's own capture is not used, if it is not.
     not_captured: &'static str,
     /// What the steps point to. A captured list needs it no more: its steps are names.
-    #[expect(dead_code, reason = "owned for the pointers of the steps")]
     arguments: Storage,
     _plans: Vec<Arc<Plan>>,
     _workspace: Option<Buffer>,
