@@ -12,7 +12,7 @@ mod sched;
 mod throughput;
 
 use anyhow::anyhow;
-use deepinfer_engine::{Engine, EngineConfig, Request, SamplingParams};
+use deepinfer_engine::{Engine, EngineConfig, GraphStats, Request, SamplingParams};
 use deepinfer_model::Model;
 
 pub(crate) use self::args::BenchCommand;
@@ -57,6 +57,17 @@ fn engine(model: Model, concurrency: usize, tokens: usize) -> Result<Engine, Fai
         ..EngineConfig::from_environment().map_err(Failure::input)?
     };
     Engine::builder(model).config(config).build().map_err(Failure::input)
+}
+
+/// How the decode steps were queued, for the setting of a report.
+fn decode_steps(engine: &Engine) -> String {
+    match engine.graph_stats() {
+        None => "; every step issued op by op".to_owned(),
+        Some(GraphStats { launched, issued, recorded, ops, is_captured }) => format!(
+            "; {launched} steps launched from {recorded} {} of {ops} ops, {issued} issued op by op",
+            if is_captured { "graphs" } else { "recordings" }
+        ),
+    }
 }
 
 /// Request number `number` of every round: any tokens, and an output that nothing ends early.

@@ -20,9 +20,10 @@ use crate::plugin::survey::Survey;
 use crate::terminal::printable;
 
 /// Variables that choose plugins, and say how they are used.
-const VARIABLES: [&str; 5] = [
+const VARIABLES: [&str; 6] = [
     "DEEPINFER_ACCELERATOR",
     "DEEPINFER_BATCH_INVARIANT",
+    "DEEPINFER_GRAPHS",
     "DEEPINFER_LAYERS",
     "DEEPINFER_PLUGIN_PATH",
     "DEEPINFER_ZERO_OVERHEAD_SCHEDULING",

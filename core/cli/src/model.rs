@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::anyhow;
 use deepinfer_engine::{BuildError, Engine, EngineConfig, switch};
 use deepinfer_model::checkpoint::{Checkpoint, CheckpointError, CheckpointWarning};
+use deepinfer_model::memory_plan::FreeMemory;
 use deepinfer_model::tokenizer::Tokenizer;
-use deepinfer_model::{LoadError, Model, Numerics};
+use deepinfer_model::{LoadError, Model, Numerics, TablePlace};
 use deepinfer_ops::Device;
 use deepinfer_runtime::{Choice, OpenDevice, OpenOptions, Runtime, SelectError, Selection};
 
@@ -131,10 +132,10 @@ impl ChosenModel {
     /// device has not enough memory.
     pub(crate) fn load(&self, config: &EngineConfig) -> Result<Engine, Failure> {
         let device = self.open_device()?;
-        let (free, _) = device.memory().map_err(Failure::fault)?;
+        let free = FreeMemory::of(&device).map_err(Failure::fault)?;
         let plan = config.plan(&self.checkpoint, self.numerics, free).map_err(unplanned)?;
         terminal::note(|| format!("{}\n  {}", self.checkpoint.origin(), plan.to_string().trim_end()));
-        let model = self.load_on(Rc::new(device))?;
+        let model = self.load_with(Rc::new(device), plan.memory().tables)?;
         Engine::builder(model).tokenizer(self.tokenizer.clone()).plan(plan).build().map_err(unplanned)
     }
 
@@ -151,8 +152,12 @@ impl ChosenModel {
     /// # Errors
     /// The checkpoint is refused, or the device has not enough memory.
     pub(crate) fn load_on(&self, device: Rc<dyn Device>) -> Result<Model, Failure> {
+        self.load_with(device, TablePlace::Device)
+    }
+
+    fn load_with(&self, device: Rc<dyn Device>, tables: TablePlace) -> Result<Model, Failure> {
         let bar = terminal::bytes_bar("loading");
-        let loaded = Model::load(device, &self.checkpoint, self.numerics, &mut |done, total| {
+        let loaded = Model::load_with(device, &self.checkpoint, self.numerics, tables, &mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use deepinfer_model::memory_plan::MemoryPlanError;
 use deepinfer_model::tokenizer::Tokenizer;
-use deepinfer_model::{KvCache, LoadError, Model, StateStore};
+use deepinfer_model::{GraphLimits, KvCache, LoadError, Model, StateStore, StepGraphs};
 use deepinfer_ops::OpError;
 use deepinfer_scheduler::{ConfigError, Scheduler, SchedulerConfig};
 
@@ -111,7 +111,7 @@ impl EngineBuilder {
         };
         let EnginePlan { ref config, max_model_len, .. } = plan;
         let memory = plan.memory();
-        let (pages, state_slots, checkpoints) = (memory.pages, memory.request.slots, memory.request.checkpoints);
+        let (pages, state_slots, checkpoints) = (memory.pages, plan.request_slots(), memory.request.checkpoints);
         let scheduler = Scheduler::new(SchedulerConfig {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
@@ -132,10 +132,18 @@ impl EngineBuilder {
             ..SchedulerConfig::new(pages, state_slots)
         })?;
         let device = model.device().clone();
-        let cache = KvCache::new(&device, model.config(), model.numerics(), pages, state_slots)?;
+        let cache = KvCache::new(&device, model.config(), model.numerics(), pages, state_slots + 1)?;
         let store = StateStore::new(&device, model.config(), model.numerics(), checkpoints)?;
         let sampler = Sampler::new(device.as_ref(), config.max_num_seqs)?;
         model.arena().reserve(usize::try_from(memory.needs.temporaries).unwrap_or(usize::MAX))?;
-        Ok(Engine::new(Parts { model, tokenizer, cache, store, scheduler, sampler, hook, observer, max_model_len }))
+        let graphs = config.decode_graphs.unwrap_or_else(|| device.captures()).then(|| {
+            StepGraphs::new(GraphLimits {
+                requests: config.max_num_seqs,
+                tokens: memory.request.limits.tokens,
+                padding_slot: state_slots,
+            })
+        });
+        let parts = Parts { model, tokenizer, cache, store, scheduler, sampler, graphs, hook, observer, max_model_len };
+        Ok(Engine::new(parts))
     }
 }

@@ -3,10 +3,12 @@
 use deepinfer_scheduler::Policy;
 
 use crate::request::Request;
-use crate::switch::{SwitchError, switch};
+use crate::switch::{SwitchError, switch, switch_if_set};
 
 /// Switches asynchronous scheduling off when it is `0`.
 const ASYNC_VARIABLE: &str = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING";
+/// Switches recorded decode steps off when it is `0`, and on for every backend when it is `1`.
+const GRAPHS_VARIABLE: &str = "DEEPINFER_GRAPHS";
 /// Requests at a time for which there is always room.
 const FEW_SEQUENCES: usize = 8;
 
@@ -48,6 +50,9 @@ pub struct EngineConfig {
     pub watermark: f64,
     /// Plan and queue the next step while one runs. Tokens are the same without it.
     pub async_scheduling: bool,
+    /// Record decode steps and launch them again, padded to one of few shapes; `None` is where the backend captures graphs.
+    /// Tokens are the same with and without it.
+    pub decode_graphs: Option<bool>,
     /// Hand out pages in an order drawn from this seed, instead of ascending. Tokens are the same with any.
     pub page_order_seed: Option<u64>,
 }
@@ -71,18 +76,21 @@ impl Default for EngineConfig {
             pure_steps: false,
             watermark: 0.01,
             async_scheduling: true,
+            decode_graphs: None,
             page_order_seed: None,
         }
     }
 }
 
 impl EngineConfig {
-    /// The defaults, without asynchronous scheduling if `DEEPINFER_ZERO_OVERHEAD_SCHEDULING` is `0`.
+    /// The defaults, without asynchronous scheduling if `DEEPINFER_ZERO_OVERHEAD_SCHEDULING` is `0`, and with recorded decode
+    /// steps as `DEEPINFER_GRAPHS` says.
     ///
     /// # Errors
-    /// The variable is neither `0` nor `1`.
+    /// A variable is neither `0` nor `1`.
     pub fn from_environment() -> Result<Self, SwitchError> {
-        Ok(Self { async_scheduling: switch(ASYNC_VARIABLE, true)?, ..Self::default() })
+        let (async_scheduling, decode_graphs) = (switch(ASYNC_VARIABLE, true)?, switch_if_set(GRAPHS_VARIABLE)?);
+        Ok(Self { async_scheduling, decode_graphs, ..Self::default() })
     }
 
     /// These limits with the sizes of a program that runs a file of `lines` lines, if that is known: no more requests at a

@@ -2,10 +2,11 @@
 
 mod step;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use deepinfer_model::tokenizer::Tokenizer;
-use deepinfer_model::{KvCache, Model, StateStore};
+use deepinfer_model::{GraphStats, KvCache, Model, StateStore, StepGraphs};
 use deepinfer_ops::OpError;
 use deepinfer_scheduler::{AddError, RequestId, RequestMap, RequestSpec, Scheduler, Stats, StepPlan};
 
@@ -54,6 +55,8 @@ pub struct Engine {
     store: StateStore,
     scheduler: Scheduler,
     sampler: Sampler,
+    /// Recorded decode steps, unless every step is issued op by op.
+    graphs: Option<RefCell<StepGraphs>>,
     hook: Box<dyn StepHook>,
     observer: Option<Box<dyn LogitsObserver>>,
     step_observers: Observers,
@@ -79,6 +82,7 @@ pub(crate) struct Parts {
     pub(crate) store: StateStore,
     pub(crate) scheduler: Scheduler,
     pub(crate) sampler: Sampler,
+    pub(crate) graphs: Option<StepGraphs>,
     pub(crate) hook: Box<dyn StepHook>,
     pub(crate) observer: Option<Box<dyn LogitsObserver>>,
     pub(crate) max_model_len: usize,
@@ -91,7 +95,7 @@ impl Engine {
     }
 
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { model, tokenizer, cache, store, scheduler, sampler, hook, observer, max_model_len } = parts;
+        let Parts { model, tokenizer, cache, store, scheduler, sampler, graphs, hook, observer, max_model_len } = parts;
         Self {
             model,
             tokenizer,
@@ -99,6 +103,7 @@ impl Engine {
             store,
             scheduler,
             sampler,
+            graphs: graphs.map(RefCell::new),
             hook,
             observer,
             step_observers: Observers::default(),
@@ -120,6 +125,11 @@ impl Engine {
     /// Pages, slots and requests, and what was done so far.
     pub fn stats(&self) -> Stats {
         self.scheduler.stats()
+    }
+
+    /// What became of the decode steps, if they are recorded.
+    pub fn graph_stats(&self) -> Option<GraphStats> {
+        self.graphs.as_ref().map(|graphs| graphs.borrow().stats())
     }
 
     /// The tokenizer, if the model has one.

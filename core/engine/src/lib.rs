@@ -31,6 +31,7 @@ mod thread;
 
 pub use builder::{BuildError, EngineBuilder};
 pub use config::EngineConfig;
+pub use deepinfer_model::GraphStats;
 pub use deepinfer_scheduler::{Policy, RequestId, Stats, StepPlan};
 pub use engine::{Engine, Event, StepHook};
 pub use error::{EngineError, RequestError};

@@ -7,7 +7,7 @@ use std::fmt;
 
 use deepinfer_model::checkpoint::Checkpoint;
 use deepinfer_model::config::ModelConfig;
-use deepinfer_model::memory_plan::{DevicePlan, MemoryNeeds, MemoryPlanError, MemoryRequest, StepLimits};
+use deepinfer_model::memory_plan::{DevicePlan, FreeMemory, MemoryNeeds, MemoryPlanError, MemoryRequest, StepLimits};
 use deepinfer_model::{KvCache, Model, Numerics};
 use deepinfer_scheduler::{ConfigError, PAGE_TOKENS};
 
@@ -35,6 +35,11 @@ impl EnginePlan {
     pub fn max_model_len(&self) -> usize {
         self.max_model_len
     }
+
+    /// State slots of requests; the one after them is for rows that pad a step.
+    pub(crate) fn request_slots(&self) -> usize {
+        self.memory.request.slots - 1
+    }
 }
 
 impl fmt::Display for EnginePlan {
@@ -44,24 +49,29 @@ impl fmt::Display for EnginePlan {
 }
 
 impl EngineConfig {
-    /// Divides `free` bytes of a device among a checkpoint and an engine of this configuration.
+    /// Divides free memory among a checkpoint and an engine of this configuration.
     ///
     /// # Errors
     /// The checkpoint does not fit its configuration, the limits contradict each other or the model, or the memory is not
     /// enough; the sentence then says what would be.
-    pub fn plan(&self, checkpoint: &Checkpoint, numerics: Numerics, free: u64) -> Result<EnginePlan, BuildError> {
+    pub fn plan(
+        &self,
+        checkpoint: &Checkpoint,
+        numerics: Numerics,
+        free: impl Into<FreeMemory>,
+    ) -> Result<EnginePlan, BuildError> {
         let model = checkpoint.config();
         checkpoint.verify(model).map_err(deepinfer_model::LoadError::from)?;
         let limits = self.step_limits(model)?;
         let needs = MemoryNeeds::of_checkpoint(checkpoint, numerics, &limits)?;
-        self.divide(free, needs, limits, model)
+        self.divide(free.into(), needs, limits, model)
     }
 
     /// Divides what is free beside a model that is loaded.
     pub(crate) fn plan_beside(&self, model: &Model) -> Result<EnginePlan, BuildError> {
         let limits = self.step_limits(model.config())?;
         let (free, _) = model.device().memory()?;
-        self.divide(free, MemoryNeeds::of_model(model, &limits)?, limits, model.config())
+        self.divide(free.into(), MemoryNeeds::of_model(model, &limits)?, limits, model.config())
     }
 
     /// The largest step. With a given number of pages, no request is longer than they are.
@@ -86,7 +96,7 @@ impl EngineConfig {
 
     fn divide(
         &self,
-        free: u64,
+        free: FreeMemory,
         needs: MemoryNeeds,
         limits: StepLimits,
         model: &ModelConfig,
@@ -108,8 +118,9 @@ impl EngineConfig {
     fn memory_request(&self, max_num_seqs: usize, limits: StepLimits) -> MemoryRequest {
         MemoryRequest {
             utilization: self.memory_utilization,
-            // A few more than requests, so that a new one need not wait for the last step of one that has ended.
-            slots: max_num_seqs.saturating_add(max_num_seqs / 5 + 1),
+            // A few more than requests, so that a new one need not wait for the last step of one that has ended, and one for
+            // rows that pad a step.
+            slots: max_num_seqs.saturating_add(max_num_seqs / 5 + 2),
             checkpoints: self.checkpoints.unwrap_or(max_num_seqs.saturating_mul(2)),
             pages: self.pages,
             limits,

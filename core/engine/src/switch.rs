@@ -5,11 +5,16 @@
 /// # Errors
 /// It is anything else.
 pub fn switch(name: &'static str, default: bool) -> Result<bool, SwitchError> {
+    Ok(switch_if_set(name)?.unwrap_or(default))
+}
+
+/// As [`switch`]; `None` if the variable is empty or not set.
+pub(crate) fn switch_if_set(name: &'static str) -> Result<Option<bool>, SwitchError> {
     let value = std::env::var_os(name).unwrap_or_default();
     match value.to_str() {
-        Some("") => Ok(default),
-        Some("0") => Ok(false),
-        Some("1") => Ok(true),
+        Some("") => Ok(None),
+        Some("0") => Ok(Some(false)),
+        Some("1") => Ok(Some(true)),
         _ => Err(SwitchError { name, value: value.to_string_lossy().into_owned() }),
     }
 }

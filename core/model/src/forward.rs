@@ -29,8 +29,9 @@ use crate::config::ModelConfig;
 use crate::numerics::Numerics;
 use crate::rope;
 use crate::state::KvCache;
-use crate::step::{Pack, RequestRows, Step, StepInput};
-use crate::weights::{LoadError, Weights};
+use crate::step::{Pack, PackedStep, RequestRows, Step, StepInput};
+use crate::step_graphs::StepGraphs;
+use crate::weights::{LoadError, TablePlace, Weights};
 
 use self::engram::EngramTables;
 use self::select::Selections;
@@ -74,11 +75,25 @@ impl Model {
         numerics: Numerics,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(Self, Vec<CheckpointWarning>), LoadError> {
+        Self::load_with(device, checkpoint, numerics, TablePlace::Device, progress)
+    }
+
+    /// As [`Model::load`], with the Engram tables where a plan wants them.
+    ///
+    /// # Errors
+    /// As [`Model::load`]; the device reads no memory of the host.
+    pub fn load_with(
+        device: Rc<dyn Device>,
+        checkpoint: &Checkpoint,
+        numerics: Numerics,
+        tables: TablePlace,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(Self, Vec<CheckpointWarning>), LoadError> {
         let config = checkpoint.config().clone();
         let warnings = checkpoint.verify(&config)?.warnings;
         // The small files first: what is wrong with them shows before the weights are copied.
         let engram = EngramTables::load(&device, checkpoint, &config)?;
-        let weights = Weights::load(&device, checkpoint, &config, progress)?;
+        let weights = Weights::load(&device, checkpoint, &config, tables, progress)?;
         Ok((Self::new(device, config, numerics, weights, engram)?, warnings))
     }
 
@@ -92,7 +107,7 @@ impl Model {
         config: &ModelConfig,
         numerics: Numerics,
     ) -> Result<Self, LoadError> {
-        Self::outline(device, config, numerics, &tensor_specs(config))
+        Self::outline(device, config, numerics, &tensor_specs(config), TablePlace::Device)
     }
 
     /// A model without content, which only a device that computes nothing can run: for what it needs of memory.
@@ -101,10 +116,11 @@ impl Model {
         config: &ModelConfig,
         numerics: Numerics,
         specs: &[TensorSpec],
+        tables: TablePlace,
     ) -> Result<Self, LoadError> {
         let engram = EngramTables::outline(&device, config)
             .map_err(|source| LoadError::Device { tensor: "Engram tables".to_owned(), source })?;
-        let weights = Weights::outline(&device, config, specs)?;
+        let weights = Weights::outline(&device, config, specs, tables)?;
         Self::new(device, config.clone(), numerics, weights, engram)
     }
 
@@ -214,13 +230,66 @@ impl Model {
         self.run(cache, input, None)
     }
 
+    /// As [`Model::enqueue`]; a step of one row per request is padded to a shape and launched from a recording, if `graphs`
+    /// has one, or recorded. Logits and caches are the same, bit for bit.
+    ///
+    /// # Errors
+    /// As [`Model::enqueue`].
+    ///
+    /// # Panics
+    /// As [`Model::enqueue`]; if `graphs` were used with another cache, or it lacks their padding slot.
+    pub fn enqueue_decode(
+        &self,
+        cache: &KvCache,
+        input: &StepInput<'_>,
+        graphs: &mut StepGraphs,
+    ) -> Result<Tensor, OpError> {
+        let Some(shape) = graphs.shape_of(&self.config, cache, input) else {
+            graphs.count_issued();
+            return self.enqueue(cache, input);
+        };
+        self.assert_valid(cache, input);
+        self.arena.rewind(self.arena.start());
+        let place = (self.device.as_ref(), &self.arena);
+        let mut pack = self.pack.borrow_mut();
+        let packed = PackedStep::decode(&mut pack, &self.config, cache, input, (&shape, graphs.zeros()))?;
+        let wanted = |logits: &Tensor| logits.rows(0, input.logit_rows.len());
+        if let Some(logits) = graphs.launch(place, &shape, pack.packed())? {
+            return Ok(wanted(&logits));
+        }
+        self.device.scope(Scope::of(Part::Tokens));
+        let (step, metadata) = packed.upload(&pack, self.device.as_ref(), &self.arena)?;
+        let issue = || self.issue(cache, step.clone(), input, None);
+        if graphs.is_due(&shape)
+            && let Some(logits) = graphs.record(place, shape, metadata, &issue)?
+        {
+            return Ok(wanted(&logits));
+        }
+        let logits = issue()?;
+        graphs.saw(shape);
+        graphs.count_issued();
+        Ok(wanted(&logits))
+    }
+
     fn run(&self, cache: &KvCache, input: &StepInput<'_>, probe: Option<&mut dyn Probe>) -> Result<Tensor, OpError> {
         self.assert_valid(cache, input);
         self.arena.rewind(self.arena.start());
-        let device = self.device.as_ref();
-        device.scope(Scope::of(Part::Tokens));
+        self.device.scope(Scope::of(Part::Tokens));
         let mut pack = self.pack.borrow_mut();
-        let mut step = Step::upload((device, &self.arena, &mut *pack), &self.config, cache, input)?;
+        let packed = PackedStep::new(&mut pack, &self.config, cache, input, None)?;
+        let (step, _) = packed.upload(&pack, self.device.as_ref(), &self.arena)?;
+        self.issue(cache, step, input, probe)
+    }
+
+    /// Queues the work of a step whose metadata is on the device.
+    fn issue(
+        &self,
+        cache: &KvCache,
+        mut step: Step,
+        input: &StepInput<'_>,
+        probe: Option<&mut dyn Probe>,
+    ) -> Result<Tensor, OpError> {
+        let device = self.device.as_ref();
         if let (Some(late), Some(tokens)) = (&step.late_tokens, &input.device_tokens) {
             step.token_ids = self.vocabulary.resolve(device, &self.arena, late, tokens.ids)?;
         }

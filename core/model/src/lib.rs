@@ -17,6 +17,7 @@ pub mod rope;
 mod saved_state;
 mod state;
 mod step;
+mod step_graphs;
 pub mod tokenizer;
 mod weights;
 
@@ -25,4 +26,5 @@ pub use numerics::Numerics;
 pub use saved_state::StateStore;
 pub use state::KvCache;
 pub use step::{DeviceTokens, RequestRows, StepInput};
-pub use weights::LoadError;
+pub use step_graphs::{GraphLimits, GraphStats, StepGraphs};
+pub use weights::{LoadError, TablePlace};

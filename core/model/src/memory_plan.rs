@@ -6,7 +6,7 @@
 use std::fmt::{self, Write};
 use std::rc::Rc;
 
-use deepinfer_ops::{CountingDevice, OpError};
+use deepinfer_ops::{CountingDevice, Device, OpError};
 use serde::Serialize;
 
 use crate::cache_format::PAGE_TOKENS;
@@ -18,10 +18,36 @@ use crate::inspect::stored_specs;
 use crate::numerics::Numerics;
 use crate::state::KvCache;
 use crate::step::{RequestRows, StepInput};
-use crate::weights::LoadError;
+use crate::weights::{LoadError, TablePlace};
 
 /// Part of the free memory that is used if nobody says otherwise.
 pub const DEFAULT_UTILIZATION: f64 = 0.9;
+
+/// Memory that a plan may divide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct FreeMemory {
+    /// Free bytes of the device.
+    pub device: u64,
+    /// Free bytes of the host's memory that the device reads; `None` if it reads none.
+    pub host: Option<u64>,
+}
+
+impl FreeMemory {
+    /// What is free now.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn of(device: &dyn Device) -> Result<Self, OpError> {
+        Ok(Self { device: device.memory()?.0, host: device.host_memory()? })
+    }
+}
+
+impl From<u64> for FreeMemory {
+    /// Of the device alone.
+    fn from(device: u64) -> Self {
+        Self { device, host: None }
+    }
+}
 
 /// The largest step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -41,6 +67,8 @@ pub struct StepLimits {
 pub struct MemoryNeeds {
     /// Weights of the text model as they are stored, and small tables beside them.
     pub weights: u64,
+    /// The Engram tables, which are part of the weights and may lie in memory of the host.
+    pub tables: u64,
     /// Temporaries of the largest step, its logits included.
     pub temporaries: u64,
     /// A state slot, and a checkpoint of one.
@@ -83,7 +111,7 @@ impl MemoryNeeds {
         let temporaries = largest_step(&model.outline_of(Rc::new(CountingDevice::new())), limits)? as u64;
         let (config, numerics) = (model.config(), model.numerics());
         let (slot, page) = (KvCache::slot_bytes(config, numerics), KvCache::page_bytes(config, numerics));
-        Ok(Self { weights: 0, temporaries, slot, page })
+        Ok(Self { weights: 0, tables: 0, temporaries, slot, page })
     }
 
     fn measure(
@@ -93,12 +121,13 @@ impl MemoryNeeds {
         limits: &StepLimits,
     ) -> Result<Self, LoadError> {
         let counting = Rc::new(CountingDevice::new());
-        let model = Model::outline(counting.clone(), config, numerics, specs)?;
-        let weights = counting.allocated_bytes();
+        let model = Model::outline(counting.clone(), config, numerics, specs, TablePlace::Host)?;
+        let tables = counting.host_bytes();
+        let weights = counting.allocated_bytes() + tables;
         let temporaries = largest_step(&model, limits)
             .map_err(|source| LoadError::Device { tensor: "the temporaries of the largest step".to_owned(), source })?;
         let (slot, page) = (KvCache::slot_bytes(config, &numerics), KvCache::page_bytes(config, &numerics));
-        Ok(Self { weights, temporaries: temporaries as u64, slot, page })
+        Ok(Self { weights, tables, temporaries: temporaries as u64, slot, page })
     }
 }
 
@@ -207,19 +236,36 @@ pub struct DevicePlan {
     pub request: MemoryRequest,
     /// Pages.
     pub pages: usize,
+    /// Where the Engram tables lie: on the device, if everything fits there.
+    pub tables: TablePlace,
 }
 
 impl DevicePlan {
-    /// Divides `free` bytes.
+    /// Divides free memory. Engram tables go to the host if the device has no room for them, and the host has.
     ///
     /// # Errors
     /// See [`MemoryPlanError`].
-    pub fn new(free: u64, needs: MemoryNeeds, request: MemoryRequest) -> Result<Self, MemoryPlanError> {
-        let utilization = request.utilization;
+    pub fn new(
+        free: impl Into<FreeMemory>,
+        needs: MemoryNeeds,
+        request: MemoryRequest,
+    ) -> Result<Self, MemoryPlanError> {
+        let (free, utilization) = (free.into(), request.utilization);
         if !(utilization > 0.0 && utilization <= 1.0) {
             return Err(MemoryPlanError::Utilization { utilization });
         }
-        let plan = Self { free, needs, request, pages: 0 };
+        let host = free.host.map_or(0, |host| (host as f64 * utilization) as u64);
+        let plan = Self { free: free.device, needs, request, pages: 0, tables: TablePlace::Device };
+        match plan.divide() {
+            Err(_) if needs.tables > 0 && needs.tables <= host => Self { tables: TablePlace::Host, ..plan }.divide(),
+            divided => divided,
+        }
+    }
+
+    /// The plan with its pages.
+    fn divide(self) -> Result<Self, MemoryPlanError> {
+        let Self { free, needs, request, .. } = self;
+        let plan = self;
         let (budget, needed) = (plan.budget(), plan.fixed_bytes());
         let Some(left) = budget.checked_sub(needed) else {
             let advice = plan.advice();
@@ -244,10 +290,18 @@ impl DevicePlan {
         (self.free as f64 * self.request.utilization) as u64
     }
 
+    /// Bytes of weights on the device.
+    pub fn weights(&self) -> u64 {
+        match self.tables {
+            TablePlace::Device => self.needs.weights,
+            TablePlace::Host => self.needs.weights - self.needs.tables,
+        }
+    }
+
     /// Bytes besides the pages.
     pub fn fixed_bytes(&self) -> u64 {
         let copies = (self.request.slots as u64).saturating_add(self.request.checkpoints as u64);
-        self.needs.weights.saturating_add(self.needs.temporaries).saturating_add(copies.saturating_mul(self.needs.slot))
+        self.weights().saturating_add(self.needs.temporaries).saturating_add(copies.saturating_mul(self.needs.slot))
     }
 
     /// Bytes of everything.
@@ -263,9 +317,9 @@ impl DevicePlan {
             let least = (needed as f64 / self.free as f64 * 1000.0).ceil() / 1000.0;
             return format!("a memory utilisation above {least} leaves room for pages");
         }
-        let for_copies = self.budget().saturating_sub(needs.weights.saturating_add(needs.temporaries));
+        let for_copies = self.budget().saturating_sub(self.weights().saturating_add(needs.temporaries));
         match for_copies / needs.slot {
-            0 if needs.weights >= self.budget() => {
+            0 if self.weights() >= self.budget() => {
                 "the weights alone do not fit; use a device with more memory".to_owned()
             }
             0 => format!(
@@ -295,7 +349,11 @@ impl fmt::Display for DevicePlan {
         };
         writeln!(f, "Device memory")?;
         line(f, "free", self.free, "")?;
-        line(f, "weights", needs.weights, "")?;
+        let tables = match self.tables {
+            TablePlace::Device => String::new(),
+            TablePlace::Host => format!("besides {} of Engram tables in memory of the host", grouped(needs.tables)),
+        };
+        line(f, "weights", self.weights(), &tables)?;
         let largest = format!(
             "a step of {} rows, {} requests of at most {} tokens",
             grouped(limits.rows as u64),

@@ -12,14 +12,16 @@ use deepinfer_ops::{Arena, Device, OpError, Tensor};
 use crate::cache_format::PAGE_TOKENS;
 use crate::config::ModelConfig;
 use crate::state::KvCache;
+use crate::step_graphs::StepShape;
 
 use self::pack::{At, Uploaded, fill_run, store};
 
 pub(crate) use self::pack::Pack;
 
+/// A place that does not exist, for what is not stored.
+const NOWHERE: u32 = -1_i32 as u32;
+
 /// The rows of one request in a step.
-///
-/// Rows that only pad a step are a request, too, of a slot and a page that nobody else has.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestRows<'a> {
     /// Tokens to run, at least one. Anything where [`DeviceTokens`] has the token.
@@ -32,6 +34,13 @@ pub struct RequestRows<'a> {
     pub pages: &'a [u32],
     /// Not 0 at image positions, one per token; empty when there are none.
     pub image_mask: &'a [u8],
+}
+
+impl RequestRows<'_> {
+    /// Rows that only pad a step have no pages: they store nothing and see nothing.
+    fn is_padding(&self) -> bool {
+        self.pages.is_empty()
+    }
 }
 
 /// Tokens that no host has seen: what the sampler of an earlier step draws.
@@ -63,6 +72,7 @@ impl StepInput<'_> {
 }
 
 /// Where the rows of a step find their window entries.
+#[derive(Clone)]
 pub(crate) enum WindowSource {
     /// The rings hold the window of every row together with the new entries.
     Ring,
@@ -77,6 +87,7 @@ pub(crate) enum WindowSource {
 }
 
 /// Metadata of the layers that read entries at one compression ratio.
+#[derive(Clone)]
 pub(crate) struct RatioStep {
     /// Most entries that a row can see.
     pub(crate) entries: usize,
@@ -91,6 +102,7 @@ pub(crate) struct RatioStep {
 }
 
 /// How tokens that are on the device come to their rows.
+#[derive(Clone)]
 pub(crate) struct LateTokens {
     /// The host's tokens, then room for the device's, `[T + n, 1]`.
     pub(crate) table: Tensor,
@@ -99,6 +111,7 @@ pub(crate) struct LateTokens {
 }
 
 /// A step on the device.
+#[derive(Clone)]
 pub(crate) struct Step {
     /// Rows.
     pub(crate) rows: usize,
@@ -126,13 +139,63 @@ pub(crate) struct Step {
     pub(crate) logit_rows: Tensor,
 }
 
-impl Step {
-    /// Plans and uploads a step, without a wait.
-    pub(crate) fn upload(
-        (device, arena, pack): (&dyn Device, &Arena, &mut Pack),
+/// A [`Step`] before it is uploaded.
+pub(crate) struct PackedStep {
+    rows: usize,
+    token_ids: At,
+    late_index: Option<At>,
+    positions: At,
+    row_request: At,
+    request_start: At,
+    state_slot: At,
+    block_table: At,
+    image_mask: Option<At>,
+    ring_slots: At,
+    window_slots: At,
+    /// Where the entries before the chunks are, and the rows of the dense buffer, if there is one.
+    dense: Option<(At, usize)>,
+    ratios: BTreeMap<usize, PackedRatio>,
+    first_pre: At,
+    row_numbers: At,
+    logit_rows: At,
+}
+
+impl PackedStep {
+    /// Plans a step of one row per request in a shape: `zeros` are the tokens of rows that pad it.
+    pub(crate) fn decode(
+        pack: &mut Pack,
         config: &ModelConfig,
         cache: &KvCache,
         input: &StepInput<'_>,
+        (shape, zeros): (&StepShape, &[u32]),
+    ) -> Result<Self, OpError> {
+        let live = input.requests.len();
+        let padding = |rows: usize| RequestRows {
+            tokens: &zeros[..rows],
+            start: 0,
+            slot: shape.padding_slot,
+            pages: &[],
+            image_mask: &[],
+        };
+        // One request has all rows that pad; those after it, which make up their number, have none.
+        let mut requests = Vec::with_capacity(shape.rows + 1);
+        requests.extend_from_slice(input.requests);
+        requests.push(padding(shape.rows - live));
+        requests.resize(shape.rows + 1, padding(0));
+        let mut logit_rows = Vec::with_capacity(shape.rows);
+        logit_rows.extend_from_slice(input.logit_rows);
+        logit_rows.extend(input.logit_rows.len()..shape.rows);
+        let padded = StepInput { requests: &requests, logit_rows: &logit_rows, device_tokens: input.device_tokens };
+        Self::new(pack, config, cache, &padded, Some(shape))
+    }
+
+    /// Plans a step; one of a shape has the room that the shape has.
+    pub(crate) fn new(
+        pack: &mut Pack,
+        config: &ModelConfig,
+        cache: &KvCache,
+        input: &StepInput<'_>,
+        shape: Option<&StepShape>,
     ) -> Result<Self, OpError> {
         let (requests, rows, window) = (input.requests, input.rows(), config.sliding_window);
         pack.clear();
@@ -165,16 +228,20 @@ impl Step {
         let (state_slot, out) = pack.words(&[requests.len()])?;
         store(out, requests.iter().map(|r| r.slot as u32));
         let pages_of = |r: &RequestRows<'_>| KvCache::pages_for(r.start + r.tokens.len());
-        let table_width = requests.iter().map(pages_of).max().unwrap_or(0);
+        let table_width = match shape {
+            None => requests.iter().map(pages_of).max().unwrap_or(0),
+            Some(shape) => KvCache::pages_for(shape.tokens),
+        };
         let (block_table, out) = pack.words(&[requests.len(), table_width])?;
         for (request, out) in requests.iter().zip(out.chunks_exact_mut(table_width.max(1))) {
-            let (pages, padding) = out.split_at_mut(pages_of(request));
+            let own = if request.is_padding() { 0 } else { pages_of(request) };
+            let (pages, padding) = out.split_at_mut(own);
             store(pages, request.pages.iter().copied());
             padding.fill([0; 4]);
         }
 
         // New entries overwrite old ones of the ring; as long as it is long enough, nobody still needs those.
-        let longest = requests.iter().map(|r| r.tokens.len()).max().unwrap_or(0);
+        let longest = requests.iter().filter(|r| !r.is_padding()).map(|r| r.tokens.len()).max().unwrap_or(0);
         let direct = longest + window <= cache.ring + 1;
         let (ring_slots, out) = pack.words(&[rows])?;
         for_each_request(requests, out, |_, r, out| ring_slots_of(cache.ring, r, out));
@@ -186,7 +253,9 @@ impl Step {
             let history_end = history_base + history_of(request);
             for position in request.start..request.start + request.tokens.len() {
                 let out = &mut out[row * window..][..window];
-                if direct {
+                if request.is_padding() {
+                    out.fill(NOWHERE.to_le_bytes());
+                } else if direct {
                     window_in_ring(cache.ring, request.slot, position, out);
                 } else {
                     window_in_chunk(request.start, history_end, chunk_base, position, out);
@@ -206,7 +275,7 @@ impl Step {
         let mut ratios = BTreeMap::new();
         for &ratio in &config.compress_ratios[..config.num_hidden_layers] {
             if ratio > 0 && !ratios.contains_key(&ratio) {
-                ratios.insert(ratio, PackedRatio::new(ratio, requests, rows, pack)?);
+                ratios.insert(ratio, PackedRatio::new(ratio, requests, (rows, shape), pack)?);
             }
         }
 
@@ -228,30 +297,53 @@ impl Step {
         let (logit_rows, out) = pack.words(&[input.logit_rows.len()])?;
         store(out, input.logit_rows.iter().map(|&row| row as u32));
 
-        let uploaded = pack.upload(device, arena)?;
-        let table = uploaded.get(token_ids);
+        let dense = (!direct).then_some((history_slots, history_len + rows));
         Ok(Self {
             rows,
-            token_ids: table.rows(0, rows).reshape(&[rows]),
-            late_tokens: late_index.map(|index| LateTokens { table, index: uploaded.get(index) }),
-            positions: uploaded.get(positions),
-            row_request: uploaded.get(row_request),
-            request_start: uploaded.get(request_start),
-            state_slot: uploaded.get(state_slot),
-            block_table: uploaded.get(block_table),
-            image_mask: image_mask.map(|at| uploaded.get(at)),
-            ring_slots: uploaded.get(ring_slots),
-            window_slots: uploaded.get(window_slots),
-            window: if direct {
-                WindowSource::Ring
-            } else {
-                WindowSource::Dense { history_slots: uploaded.get(history_slots), rows: history_len + rows }
-            },
-            ratios: ratios.into_iter().map(|(ratio, packed)| (ratio, packed.unpack(&uploaded))).collect(),
-            first_pre: uploaded.get(first_pre),
-            row_numbers: uploaded.get(row_numbers),
-            logit_rows: uploaded.get(logit_rows),
+            token_ids,
+            late_index,
+            positions,
+            row_request,
+            request_start,
+            state_slot,
+            block_table,
+            image_mask,
+            ring_slots,
+            window_slots,
+            dense,
+            ratios,
+            first_pre,
+            row_numbers,
+            logit_rows,
         })
+    }
+
+    /// Takes the step to temporary memory of the device, without a wait; also the memory of all of it.
+    pub(crate) fn upload(self, pack: &Pack, device: &dyn Device, arena: &Arena) -> Result<(Step, Tensor), OpError> {
+        let uploaded = pack.upload(device, arena)?;
+        let (rows, table) = (self.rows, uploaded.get(self.token_ids));
+        let step = Step {
+            rows,
+            token_ids: table.rows(0, rows).reshape(&[rows]),
+            late_tokens: self.late_index.map(|index| LateTokens { table, index: uploaded.get(index) }),
+            positions: uploaded.get(self.positions),
+            row_request: uploaded.get(self.row_request),
+            request_start: uploaded.get(self.request_start),
+            state_slot: uploaded.get(self.state_slot),
+            block_table: uploaded.get(self.block_table),
+            image_mask: self.image_mask.map(|at| uploaded.get(at)),
+            ring_slots: uploaded.get(self.ring_slots),
+            window_slots: uploaded.get(self.window_slots),
+            window: match self.dense {
+                None => WindowSource::Ring,
+                Some((history_slots, rows)) => WindowSource::Dense { history_slots: uploaded.get(history_slots), rows },
+            },
+            ratios: self.ratios.into_iter().map(|(ratio, packed)| (ratio, packed.unpack(&uploaded))).collect(),
+            first_pre: uploaded.get(self.first_pre),
+            row_numbers: uploaded.get(self.row_numbers),
+            logit_rows: uploaded.get(self.logit_rows),
+        };
+        Ok((step, uploaded.whole()))
     }
 }
 
@@ -281,6 +373,9 @@ fn fill_ring(mut out: &mut [[u8; 4]], ring: usize, slot: usize, first: usize) {
 
 /// Where the rows of a request go in its ring; of rows that share a place only the last is stored.
 fn ring_slots_of(ring: usize, request: &RequestRows<'_>, out: &mut [[u8; 4]]) {
+    if request.is_padding() {
+        return out.fill(NOWHERE.to_le_bytes());
+    }
     let (lost, kept) = out.split_at_mut(out.len().saturating_sub(ring));
     lost.fill((-1_i32).to_le_bytes());
     fill_ring(kept, ring, request.slot, request.start + lost.len());
@@ -308,12 +403,13 @@ fn window_in_chunk(start: usize, history_end: usize, chunk_base: usize, position
 }
 
 /// A compression group whose last token is in this step.
+#[derive(Clone, Copy)]
 struct EndedGroup {
     /// Row of the last token.
     row: u32,
     /// Position of the first.
     position: u32,
-    /// Where its entry goes.
+    /// Where its entry goes, or [`NOWHERE`].
     slot: u32,
 }
 
@@ -327,7 +423,12 @@ struct PackedRatio {
 }
 
 impl PackedRatio {
-    fn new(ratio: usize, requests: &[RequestRows<'_>], rows: usize, pack: &mut Pack) -> Result<Self, OpError> {
+    fn new(
+        ratio: usize,
+        requests: &[RequestRows<'_>],
+        (rows, shape): (usize, Option<&StepShape>),
+        pack: &mut Pack,
+    ) -> Result<Self, OpError> {
         // Powers of two, as the 128 tokens of a page: divisions would be most of the time here.
         let (ratio_bits, page_bits) = (ratio.ilog2(), (PAGE_TOKENS / ratio).ilog2());
         assert!(ratio << page_bits == PAGE_TOKENS, "groups of {ratio} tokens do not fill pages");
@@ -335,6 +436,17 @@ impl PackedRatio {
         let (mut entries, mut row) = (0, 0);
         let (visible, out) = pack.words(&[rows])?;
         for request in requests {
+            if request.is_padding() {
+                for position in 0..request.tokens.len() {
+                    // Where a group is a token, every row has one.
+                    if ratio == 1 {
+                        groups.push(EndedGroup { row: row as u32, position: position as u32, slot: NOWHERE });
+                    }
+                    out[row] = [0; 4];
+                    row += 1;
+                }
+                continue;
+            }
             // Entry j exists for a row once its group is complete.
             let mut group = request.start >> ratio_bits;
             let mut group_end = (group + 1) << ratio_bits;
@@ -349,6 +461,13 @@ impl PackedRatio {
                 row += 1;
             }
             entries = entries.max(group);
+        }
+        if let Some(shape) = shape {
+            entries = shape.tokens / ratio;
+            // Groups that make up the number are one that ends, pooled again and not stored.
+            if let Some(last) = groups.last().copied() {
+                groups.resize(shape.rows, EndedGroup { slot: NOWHERE, ..last });
+            }
         }
         let mut column = |of: fn(&EndedGroup) -> u32| {
             let (at, out) = pack.words(&[groups.len()])?;
@@ -416,7 +535,7 @@ mod tests {
         let ring = 11;
         for (start, len) in [(0, 1), (5, 11), (5, 12), (3, 40)] {
             let tokens = vec![0; len];
-            let request = RequestRows { tokens: &tokens, start, slot: 2, pages: &[], image_mask: &[] };
+            let request = RequestRows { tokens: &tokens, start, slot: 2, pages: &[0], image_mask: &[] };
             let mut out = vec![[0x55; 4]; len];
             ring_slots_of(ring, &request, &mut out);
             let place = |at| if at + ring >= start + len { (2 * ring + at % ring) as i32 } else { -1 };

@@ -27,6 +27,17 @@ pub enum LoadError {
     },
 }
 
+/// Where the Engram tables lie: most of a model that has them, and of which a token needs few rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TablePlace {
+    /// In the device's memory.
+    #[default]
+    Device,
+    /// In memory of the host that the device reads.
+    Host,
+}
+
 /// All tensors of the text model.
 pub(crate) struct Weights {
     pub(crate) embed: Tensor,
@@ -106,6 +117,7 @@ impl Weights {
         device: &Rc<dyn Device>,
         checkpoint: &Checkpoint,
         config: &ModelConfig,
+        tables: TablePlace,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let total = tensor_specs(config)
@@ -114,7 +126,8 @@ impl Weights {
             .filter_map(|spec| checkpoint.get(&spec.name))
             .map(|stored| stored.bytes.len() as u64)
             .sum();
-        Loader { device, source: Source::Checkpoint(checkpoint), config, slab: None, done: 0, total, progress }.model()
+        let source = Source::Checkpoint(checkpoint);
+        Loader { device, source, config, tables, slab: None, done: 0, total, progress }.model()
     }
 
     /// The same tensors in the same memory, without content, of a checkpoint that holds `specs`.
@@ -122,9 +135,10 @@ impl Weights {
         device: &Rc<dyn Device>,
         config: &ModelConfig,
         specs: &[TensorSpec],
+        tables: TablePlace,
     ) -> Result<Self, LoadError> {
         let source = Source::Outline(specs.iter().map(|spec| (spec.name.as_str(), spec)).collect());
-        Loader { device, source, config, slab: None, done: 0, total: 0, progress: &mut |_, _| {} }.model()
+        Loader { device, source, config, tables, slab: None, done: 0, total: 0, progress: &mut |_, _| {} }.model()
     }
 }
 
@@ -188,6 +202,7 @@ struct Loader<'a> {
     device: &'a Rc<dyn Device>,
     source: Source<'a>,
     config: &'a ModelConfig,
+    tables: TablePlace,
     /// Memory of the present group, and the bytes of it that are taken.
     slab: Option<(Allocation, usize)>,
     done: u64,
@@ -215,7 +230,7 @@ impl<'a> Loader<'a> {
     fn reserve<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> Result<(), LoadError> {
         let mut first = String::new();
         let mut bytes = 0;
-        for name in names {
+        for name in names.filter(|name| !self.is_on_host(name)) {
             if let Some(stored) = self.source.get(name) {
                 // Small BF16 vectors that an op wants as F32 are widened.
                 let room = if is_f32_vector(name) { stored.len * 2 } else { stored.len };
@@ -268,7 +283,7 @@ impl<'a> Loader<'a> {
         let engram = match config.engram_slot(layer) {
             None => None,
             Some(_) => Some(EngramWeights {
-                table: self.tensor(&name("engram.embed.weight"))?,
+                table: self.table(&name("engram.embed.weight"))?,
                 wkv: self.tensor(&name("engram.wkv.weight"))?,
                 q_weight: self.tensor(&name("engram.q_weight"))?,
                 k_weight: self.tensor(&name("engram.k_weight"))?,
@@ -306,6 +321,31 @@ impl<'a> Loader<'a> {
         })
     }
 
+    /// Whether a tensor has memory of the host.
+    fn is_on_host(&self, name: &str) -> bool {
+        self.tables == TablePlace::Host && name.contains(".engram.embed.")
+    }
+
+    /// Copies an Engram table to where the tables lie.
+    fn table(&mut self, name: &str) -> Result<Tensor, LoadError> {
+        if !self.is_on_host(name) {
+            return self.tensor(name);
+        }
+        let scales = self.source.get(&scale_name(name)).map_or(0, |scales| scales.len);
+        let bytes = self.stored(name).len.next_multiple_of(ALIGN) + scales;
+        let none = || OpError::Unsupported {
+            backend: self.device.backend().to_owned(),
+            op: "Engram tables in memory of the host".to_owned(),
+            reason: "the device reads none".to_owned(),
+        };
+        let memory = self.device.allocate_host(bytes).and_then(|memory| memory.ok_or_else(none));
+        let memory = memory.map_err(|source| LoadError::Device { tensor: name.to_owned(), source })?;
+        let of_layer = self.slab.replace((memory, 0));
+        let table = self.tensor(name);
+        self.slab = of_layer;
+        table
+    }
+
     /// Copies one tensor, with its scales, to the present group's memory.
     fn tensor(&mut self, name: &str) -> Result<Tensor, LoadError> {
         let stored = self.stored(name);
@@ -330,7 +370,7 @@ impl<'a> Loader<'a> {
             if format == Format::Fp4Row32 {
                 logical[1] *= 2;
             }
-            let scale_name = format!("{}.scale", name.strip_suffix(".weight").unwrap_or(name));
+            let scale_name = scale_name(name);
             let scales = self.stored(&scale_name);
             self.source.check_values(&scale_name)?;
             let (scale_memory, scale_at) = self.take(scales.len);
@@ -371,6 +411,11 @@ impl<'a> Loader<'a> {
         (self.progress)(self.done, self.total);
         Ok(())
     }
+}
+
+/// Name of the scales of a quantised weight.
+fn scale_name(name: &str) -> String {
+    format!("{}.scale", name.strip_suffix(".weight").unwrap_or(name))
 }
 
 /// Storage of a quantised weight, from its name alone.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use deepinfer_model::cache_format::RequestState;
 use deepinfer_model::checkpoint::{Checkpoint, Group, tensor_specs};
 use deepinfer_model::config::ModelConfig;
-use deepinfer_model::memory_plan::{DevicePlan, MemoryNeeds, MemoryPlanError, MemoryRequest, StepLimits};
-use deepinfer_model::{KvCache, Numerics};
+use deepinfer_model::memory_plan::{DevicePlan, FreeMemory, MemoryNeeds, MemoryPlanError, MemoryRequest, StepLimits};
+use deepinfer_model::{KvCache, Numerics, TablePlace};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -19,7 +19,8 @@ fn released() -> ModelConfig {
 const LIMITS: StepLimits = StepLimits { rows: 256, requests: 64, logit_rows: 64, tokens: 4096 };
 
 /// 1,000,000 bytes for 10 slots and checkpoints of 1,000 and pages of 2,000.
-const NEEDS: MemoryNeeds = MemoryNeeds { weights: 800_000, temporaries: 100_000, slot: 1_000, page: 2_000 };
+const NEEDS: MemoryNeeds =
+    MemoryNeeds { weights: 800_000, tables: 500_000, temporaries: 100_000, slot: 1_000, page: 2_000 };
 
 fn request(utilization: f64, pages: Option<usize>, tokens: usize) -> MemoryRequest {
     MemoryRequest { utilization, slots: 6, checkpoints: 4, pages, limits: StepLimits { tokens, ..LIMITS } }
@@ -64,6 +65,24 @@ fn what_does_not_fit_is_refused_with_the_value_that_does() {
 }
 
 #[test]
+fn tables_that_do_not_fit_lie_in_memory_of_the_host() {
+    let plan = |device, host| DevicePlan::new(FreeMemory { device, host }, NEEDS, request(1.0, None, 128));
+    // They fit: it does not matter what the host has.
+    let whole = plan(912_000, Some(1 << 40)).unwrap();
+    assert_eq!((whole.tables, whole.pages, whole.weights()), (TablePlace::Device, 1, 800_000));
+    // No page would be left.
+    let split = plan(911_000, Some(500_000)).unwrap();
+    assert_eq!((split.tables, split.weights(), split.fixed_bytes()), (TablePlace::Host, 300_000, 410_000));
+    assert_eq!((split.pages, split.total_bytes() <= 911_000), (250, true));
+    assert!(split.to_string().contains("besides 500,000 of Engram tables in memory of the host"), "{split}");
+    // The host has no room for them, or the device reads none of its memory.
+    assert_eq!(plan(911_000, Some(499_999)), plan(911_000, None));
+    assert!(plan(911_000, None).is_err() && plan(411_000, Some(1 << 40)).is_err());
+    let half = DevicePlan::new(FreeMemory { device: 1_000_000, host: Some(999_999) }, NEEDS, request(0.5, None, 128));
+    assert!(half.is_err(), "of the host, too, only a part may be used");
+}
+
+#[test]
 fn needs_are_those_of_the_listed_tensors_and_caches() {
     let config = released();
     let needs = MemoryNeeds::of_config(&config, Numerics::DEPLOY, &LIMITS).unwrap();
@@ -75,6 +94,9 @@ fn needs_are_those_of_the_listed_tensors_and_caches() {
     // Besides alignment, and selection biases for images: hash tables, rotary frequencies, token ids.
     assert!(needs.weights >= listed && needs.weights - listed < 64 << 20, "{} for {listed}", needs.weights);
     assert_eq!(needs.page, 114_048);
+    // FP8 values with a scale for 32 of them.
+    let table = |&rows: &usize| (rows as u64 * (256 + 8)).next_multiple_of(256);
+    assert_eq!(needs.tables, config.engram_num_embeddings.iter().map(table).sum::<u64>());
     assert_eq!(needs.slot, KvCache::slot_bytes(&config, &Numerics::DEPLOY));
     let parts = 40 * 70_752 + 3 * 28_672 + 12;
     assert!((parts..parts + 4224 + 64).contains(&needs.slot), "{}", needs.slot);

@@ -3,6 +3,7 @@
 use crate::call::OpCall;
 use crate::device::{Device, Dispatch, Download};
 use crate::error::OpError;
+use crate::recorded::Recorded;
 use crate::scope::Scope;
 use crate::tensor::{Allocation, Tensor};
 
@@ -37,6 +38,12 @@ pub trait Between {
     fn on_scope(&self, scope: Scope) {
         self.inner().scope(scope);
     }
+
+    /// Whether work may be recorded: an op passes here once then, however often it runs. By default it may not, so that
+    /// whoever stands between sees everything.
+    fn lets_record(&self) -> bool {
+        false
+    }
 }
 
 impl<T: Between> Dispatch for T {
@@ -52,6 +59,14 @@ impl<T: Between> Device for T {
 
     fn allocate(&self, bytes: usize) -> Result<Allocation, OpError> {
         self.on_allocate(bytes)
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<Option<Allocation>, OpError> {
+        self.inner().allocate_host(bytes)
+    }
+
+    fn host_memory(&self) -> Result<Option<u64>, OpError> {
+        self.inner().host_memory()
     }
 
     fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
@@ -80,6 +95,18 @@ impl<T: Between> Device for T {
 
     fn memory(&self) -> Result<(u64, u64), OpError> {
         self.inner().memory()
+    }
+
+    fn captures(&self) -> bool {
+        self.lets_record() && self.inner().captures()
+    }
+
+    fn record_work(&self, work: &mut dyn FnMut() -> Result<(), OpError>) -> Result<Option<Recorded>, OpError> {
+        if self.lets_record() { self.inner().record_work(work) } else { Ok(None) }
+    }
+
+    fn launch_recorded(&self, recorded: &Recorded) -> Result<(), OpError> {
+        self.inner().launch_recorded(recorded)
     }
 
     fn scope(&self, scope: Scope) {

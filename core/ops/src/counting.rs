@@ -19,17 +19,24 @@ pub struct CountingDevice {
     /// End of the last allocation. Addresses begin above 0, which stands for no tensor.
     end: Cell<usize>,
     calls: Cell<u64>,
+    /// Bytes of the host's memory.
+    host: Cell<u64>,
 }
 
 impl CountingDevice {
     /// A device of which nothing was taken.
     pub fn new() -> Self {
-        Self { end: Cell::new(ALIGN), calls: Cell::new(0) }
+        Self { end: Cell::new(ALIGN), calls: Cell::new(0), host: Cell::new(0) }
     }
 
-    /// Bytes of all allocations so far, alignment included; those that were given up count, too.
+    /// Bytes of all allocations so far, alignment included; those that were given up count, too, those of the host do not.
     pub fn allocated_bytes(&self) -> u64 {
-        (self.end.get() - ALIGN) as u64
+        (self.end.get() - ALIGN) as u64 - self.host.get()
+    }
+
+    /// Bytes of allocations of the host's memory so far.
+    pub fn host_bytes(&self) -> u64 {
+        self.host.get()
     }
 
     /// Ops so far.
@@ -67,6 +74,17 @@ impl Device for CountingDevice {
         self.end.set(end);
         // Of no type that exists, so that a tensor which strays to a real device is refused there.
         Ok(Allocation { address, bytes, device_type: 0, device_id: 0, owner: Arc::new(()) })
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<Option<Allocation>, OpError> {
+        let begin = self.end.get();
+        let memory = self.allocate(bytes)?;
+        self.host.set(self.host.get() + (self.end.get() - begin) as u64);
+        Ok(Some(memory))
+    }
+
+    fn host_memory(&self) -> Result<Option<u64>, OpError> {
+        Ok(Some(u64::MAX))
     }
 
     fn upload(&self, _: &Tensor, _: &[u8]) -> Result<(), OpError> {
@@ -107,6 +125,7 @@ mod tests {
         assert_eq!(device.allocated_bytes(), 256 + 512);
         assert!(first.address > 0 && second.address == first.address + 256);
         assert!(matches!(device.allocate(usize::MAX), Err(OpError::OutOfMemory { .. })));
-        assert_eq!(device.allocated_bytes(), 256 + 512);
+        device.allocate_host(257).unwrap();
+        assert_eq!((device.allocated_bytes(), device.host_bytes()), (256 + 512, 512));
     }
 }

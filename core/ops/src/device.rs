@@ -2,6 +2,7 @@
 
 use crate::call::OpCall;
 use crate::error::OpError;
+use crate::recorded::Recorded;
 use crate::scope::Scope;
 use crate::tensor::{Allocation, Tensor};
 
@@ -24,6 +25,23 @@ pub trait Device: Dispatch {
     /// # Errors
     /// [`OpError::OutOfMemory`].
     fn allocate(&self, bytes: usize) -> Result<Allocation, OpError>;
+
+    /// Allocates `bytes` of the host's memory that ops and copies of this device reach as they do its own, only slower; aligned
+    /// to 256, the content is undefined. `None` if the device has no such memory, which is the default.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfMemory`].
+    fn allocate_host(&self, _bytes: usize) -> Result<Option<Allocation>, OpError> {
+        Ok(None)
+    }
+
+    /// Bytes that [`Device::allocate_host`] may find free; `None` if there is no such memory.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    fn host_memory(&self) -> Result<Option<u64>, OpError> {
+        Ok(None)
+    }
 
     /// Copies `bytes` to the start of `tensor`, in order with ops; the source may be reused on return.
     ///
@@ -90,6 +108,35 @@ pub trait Device: Dispatch {
     /// # Errors
     /// The device does not answer.
     fn memory(&self) -> Result<(u64, u64), OpError>;
+
+    /// Whether recorded work is queued by one call of the backend, so that recording what is done again and again pays.
+    fn captures(&self) -> bool {
+        false
+    }
+
+    /// Records the ops, fills and copies between tensors that `work` asks of this device, instead of queueing them. `work`
+    /// is called once; it may not allocate, upload, download or wait. Tensors keep their addresses and shapes, and the calls
+    /// their scalars; the content of memory may change from launch to launch. The recording keeps the memory alive.
+    ///
+    /// `None` if the device does not record, which is the default; then `work` was not called.
+    ///
+    /// # Errors
+    /// The first error of `work`; the device has no memory for the recording, or is lost.
+    fn record_work(&self, _work: &mut dyn FnMut() -> Result<(), OpError>) -> Result<Option<Recorded>, OpError> {
+        Ok(None)
+    }
+
+    /// Queues recorded work of this device again, in order with everything else.
+    ///
+    /// # Errors
+    /// As the ops of the recording, or it is of another device.
+    fn launch_recorded(&self, recorded: &Recorded) -> Result<(), OpError> {
+        Err(OpError::Unsupported {
+            backend: self.backend().to_owned(),
+            op: format!("{recorded:?}"),
+            reason: "this device has not recorded them".to_owned(),
+        })
+    }
 
     /// The calls from here on belong to this part of a step. It is told to those who stand between a model and its device
     /// and want to name what they see; a device need not know.

@@ -6,9 +6,12 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use deepinfer_ops::{Allocation, ArgError, Device, Dispatch, Download, OpCall, OpError, Place, Promise, Tensor};
+use deepinfer_ops::{
+    Allocation, ArgError, Device, Dispatch, Download, OpCall, OpError, Place, Promise, Recorded, Tensor,
+};
 use deepinfer_plugin_api::abi::{
-    DI_COPY_D2D, DI_COPY_D2H, DI_COPY_H2D, DI_COPY_P2P, DI_E_OOM, DI_E_UNSUPPORTED, DiError, DiOpHeader,
+    DI_COPY_D2D, DI_COPY_D2H, DI_COPY_H2D, DI_COPY_P2P, DI_E_OOM, DI_E_UNSUPPORTED, DI_SPACE_DEVICE,
+    DI_SPACE_HOST_PINNED, DiError, DiOpHeader,
 };
 use deepinfer_plugin_api::{ArgInfo, OpInfo};
 
@@ -505,6 +508,28 @@ impl OpenDevice {
         Ok(address)
     }
 
+    /// Memory that ops of this device name as its own.
+    fn allocation(&self, buffer: Buffer, bytes: usize) -> Allocation {
+        Allocation {
+            address: buffer.address().expose_provenance(),
+            bytes,
+            device_type: self.place.device_type,
+            device_id: self.place.device_id,
+            owner: Arc::new(buffer),
+        }
+    }
+
+    /// Free and total bytes of a memory space.
+    fn free_and_total(&self, space: u32) -> Result<(u64, u64), OpError> {
+        self.alive()?;
+        let (mut free, mut total) = (0, 0);
+        let Opened { backend, device, .. } = &*self.stream.opened;
+        // SAFETY: the device is open and both numbers are writable.
+        let error = unsafe { call!(backend, device_mem_info, *device, space, &raw mut free, &raw mut total) };
+        self.check("device_mem_info", 0, error)?;
+        Ok((free, total))
+    }
+
     /// A recorded list keeps the memory of its calls.
     #[inline]
     fn keep_for_recording(&self, call: &dyn OpCall) {
@@ -540,13 +565,26 @@ impl Device for OpenDevice {
         }
         let buffer =
             Buffer::new(&self.stream.opened, bytes as u64, ALIGN).map_err(|e| self.error("alloc", bytes as u64, &e))?;
-        Ok(Allocation {
-            address: buffer.address().expose_provenance(),
-            bytes,
-            device_type: self.place.device_type,
-            device_id: self.place.device_id,
-            owner: Arc::new(buffer),
-        })
+        Ok(self.allocation(buffer, bytes))
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<Option<Allocation>, OpError> {
+        self.ready("an allocation")?;
+        if self.host_memory()?.is_none() {
+            return Ok(None);
+        }
+        let buffer = Buffer::in_space(&self.stream.opened, DI_SPACE_HOST_PINNED, bytes as u64, ALIGN)
+            .map_err(|e| self.error("alloc", bytes as u64, &e))?;
+        Ok(Some(self.allocation(buffer, bytes)))
+    }
+
+    fn host_memory(&self) -> Result<Option<u64>, OpError> {
+        let spaces = self.loaded_backend().spaces(self.info.index);
+        let spaces = spaces.map_err(|e| self.error("device_space", 0, &e))?;
+        if !spaces.iter().any(|space| space.kind == "host_pinned") {
+            return Ok(None);
+        }
+        self.free_and_total(DI_SPACE_HOST_PINNED).map(|(free, _)| Some(free))
     }
 
     fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), OpError> {
@@ -659,14 +697,25 @@ impl Device for OpenDevice {
         Ok(())
     }
 
+    fn captures(&self) -> bool {
+        self.loaded_backend().graph().is_some()
+    }
+
+    fn record_work(&self, work: &mut dyn FnMut() -> Result<(), OpError>) -> Result<Option<Recorded>, OpError> {
+        let list = self.record(work)?;
+        let (steps, is_captured) = (list.len(), list.is_captured());
+        Ok(Some(Recorded::new(list, steps, is_captured)))
+    }
+
+    fn launch_recorded(&self, recorded: &Recorded) -> Result<(), OpError> {
+        match recorded.work::<CommandList>() {
+            Some(list) => self.launch(list),
+            None => Err(self.unsupported("a launch", format!("{recorded:?} are not of this device"))),
+        }
+    }
+
     fn memory(&self) -> Result<(u64, u64), OpError> {
-        self.alive()?;
-        let (mut free, mut total) = (0, 0);
-        let Opened { backend, device, .. } = &*self.stream.opened;
-        // SAFETY: the device is open and both numbers are writable.
-        let error = unsafe { call!(backend, device_mem_info, *device, 0, &raw mut free, &raw mut total) };
-        self.check("device_mem_info", 0, error)?;
-        Ok((free, total))
+        self.free_and_total(DI_SPACE_DEVICE)
     }
 }
 

@@ -29,6 +29,8 @@ pub enum Axis {
     Prefix,
     /// Steps ahead of results.
     Async,
+    /// Decode steps that are padded and launched from a recording.
+    Graphs,
     /// A process of its own.
     Restart,
     /// Completions of a request.
@@ -39,7 +41,7 @@ pub enum Axis {
 
 impl Axis {
     /// Every axis.
-    pub const ALL: [Axis; 10] = [
+    pub const ALL: [Axis; 11] = [
         Self::Companions,
         Self::Budget,
         Self::Pages,
@@ -47,6 +49,7 @@ impl Axis {
         Self::Preemption,
         Self::Prefix,
         Self::Async,
+        Self::Graphs,
         Self::Restart,
         Self::Completions,
         Self::Sampling,
@@ -62,6 +65,7 @@ impl Axis {
             Self::Preemption => "preemption",
             Self::Prefix => "prefix",
             Self::Async => "async",
+            Self::Graphs => "graphs",
             Self::Restart => "restart",
             Self::Completions => "completions",
             Self::Sampling => "sampling",
@@ -122,6 +126,7 @@ pub(crate) struct Cells {
     prefix: Deck<Prefix>,
     asynchronous: Deck<bool>,
     process: Deck<Process>,
+    graphs: Deck<bool>,
 }
 
 impl Cells {
@@ -145,6 +150,7 @@ impl Cells {
             prefix: Deck::new(varies(Axis::Prefix), &[Prefix::Off, Prefix::Cold, Prefix::Warm, Prefix::Evicted]),
             asynchronous: Deck::new(varies(Axis::Async), &[false, true]),
             process: Deck::new(varies(Axis::Restart), &processes),
+            graphs: Deck::new(varies(Axis::Graphs), &[false, true]),
         }
     }
 }
@@ -169,6 +175,7 @@ impl Iterator for Cells {
             prefix: self.prefix.deal(&mut noise),
             asynchronous: self.asynchronous.deal(&mut noise),
             process: self.process.deal(&mut noise),
+            graphs: self.graphs.deal(&mut noise),
         })
     }
 }
@@ -195,6 +202,7 @@ impl Covered {
         let preempt = cell.preempt_every;
         let preemption = preempt.map_or_else(|| "none".to_owned(), |turns| format!("every {turns} turns"));
         let pages = if cell.page_order.is_some() { "permuted" } else { "ascending" };
+        let switch = |is_on: bool| if is_on { "on" } else { "off" }.to_owned();
         // Numbers sort by their size, other values in the order of their types.
         let of_cell = [
             (Axis::Companions, cell.requests.len(), cell.requests.len().to_string()),
@@ -203,7 +211,8 @@ impl Covered {
             (Axis::Memory, cell.memory as usize, cell.memory.to_string()),
             (Axis::Preemption, preempt.unwrap_or(0), preemption),
             (Axis::Prefix, cell.prefix as usize, cell.prefix.to_string()),
-            (Axis::Async, usize::from(cell.asynchronous), if cell.asynchronous { "on" } else { "off" }.to_owned()),
+            (Axis::Async, usize::from(cell.asynchronous), switch(cell.asynchronous)),
+            (Axis::Graphs, usize::from(cell.graphs), switch(cell.graphs)),
             (Axis::Restart, cell.process as usize, format!("{} process", cell.process)),
         ];
         for key in of_cell {

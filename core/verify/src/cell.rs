@@ -23,6 +23,8 @@ pub struct Cell {
     pub prefix: Prefix,
     /// Whether steps are scheduled ahead of results.
     pub asynchronous: bool,
+    /// Whether decode steps are padded and launched from a recording.
+    pub graphs: bool,
     /// Where the cell runs.
     pub process: Process,
 }
@@ -81,6 +83,7 @@ impl Cell {
             preempt_every: None,
             prefix: Prefix::Off,
             asynchronous: false,
+            graphs: false,
             process: Process::Same,
         }
     }
@@ -115,7 +118,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// The text of a cell: `requests=4,31@2 budget=64 pages=7 memory=tight preempt=3 prefix=warm async=on process=child`. What is
+/// The text of a cell: `requests=4,31@2 budget=64 pages=7 memory=tight preempt=3 prefix=warm async=on graphs=on process=child`. What is
 /// as in [`Cell::plain`] is left out; `31@2` is request 31 before turn 2.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,6 +148,9 @@ impl fmt::Display for Cell {
         }
         if self.asynchronous {
             f.write_str(" async=on")?;
+        }
+        if self.graphs {
+            f.write_str(" graphs=on")?;
         }
         if self.process != plain.process {
             write!(f, " process={}", self.process)?;
@@ -193,6 +199,13 @@ impl FromStr for Cell {
                         "on" => true,
                         "off" => false,
                         _ => return Err(wrong("async=on or async=off")),
+                    }
+                }
+                "graphs" => {
+                    cell.graphs = match value {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(wrong("graphs=on or graphs=off")),
                     }
                 }
                 "process" => {

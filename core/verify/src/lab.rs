@@ -84,6 +84,7 @@ impl Lab {
             watermark,
             prefix_caching: cell.prefix != Prefix::Off,
             async_scheduling: cell.asynchronous,
+            decode_graphs: Some(cell.graphs),
             page_order_seed: cell.page_order,
             ..EngineConfig::default()
         };
@@ -109,6 +110,7 @@ impl Lab {
             checkpoints: Some(0),
             prefix_caching: false,
             async_scheduling: false,
+            decode_graphs: Some(false),
             ..EngineConfig::default()
         };
         let arrivals = &[Arrival { request, turn: 0 }];

@@ -41,6 +41,7 @@ fn plainer(cell: &Cell) -> Vec<Cell> {
         Cell { prefix: plain.prefix, ..cell.clone() },
         Cell { memory: plain.memory, ..cell.clone() },
         Cell { asynchronous: plain.asynchronous, ..cell.clone() },
+        Cell { graphs: plain.graphs, ..cell.clone() },
         Cell { page_order: None, ..cell.clone() },
         Cell { budget: plain.budget, ..cell.clone() },
     ]

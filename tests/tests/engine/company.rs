@@ -127,11 +127,17 @@ fn crowd() -> &'static Crowd {
     CROWD.get_or_init(|| Crowd::new(&Reference::new()))
 }
 
-/// With and without asynchronous scheduling and the prefix cache.
+/// With and without asynchronous scheduling, the prefix cache and recorded decode steps.
 fn run_crowd(config: &EngineConfig, is_tight: bool) {
-    for (async_scheduling, prefix_caching) in [(true, true), (true, false), (false, true), (false, false)] {
-        let what = format!("asynchronous {async_scheduling}, prefix caching {prefix_caching}, tight {is_tight}");
-        let config = EngineConfig { max_num_seqs: 64, async_scheduling, prefix_caching, ..config.clone() };
+    for (async_scheduling, prefix_caching, graphs) in
+        [(true, true, false), (true, false, true), (false, true, true), (false, false, false), (true, true, true)]
+    {
+        let what = format!(
+            "asynchronous {async_scheduling}, prefix caching {prefix_caching}, graphs {graphs}, tight {is_tight}"
+        );
+        let decode_graphs = Some(graphs);
+        let config =
+            EngineConfig { max_num_seqs: 64, async_scheduling, prefix_caching, decode_graphs, ..config.clone() };
         let stats = crowd().check(&what, config);
         assert_eq!(stats.preemptions > 0, is_tight, "{what}: {stats:?}");
         // Where there is no room, nothing stays cached for long.

@@ -6,6 +6,7 @@
 mod company;
 mod completions;
 mod faults;
+mod graphs;
 mod limits;
 mod memory;
 mod neighbours;

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use deepinfer_engine::{BuildError, Engine, EngineConfig, SamplingParams};
 use deepinfer_model::checkpoint::Checkpoint;
-use deepinfer_model::{Model, Numerics};
+use deepinfer_model::memory_plan::FreeMemory;
+use deepinfer_model::{Model, Numerics, TablePlace};
 use deepinfer_ops::{Allocation, Between, Device, OpError};
 use deepinfer_runtime::OpenDevice;
 use deepinfer_tests::{miniature, open_device};
@@ -29,8 +30,8 @@ fn what_does_not_fit_is_refused_with_the_number_of_requests_that_does() {
     };
     let all = plan(&limits, 1 << 40).expect("a terabyte is enough");
     let memory = all.memory();
-    // 100 requests of eight pages, slots for a fifth more, and two checkpoints each.
-    assert_eq!((memory.pages, memory.request.slots, memory.request.checkpoints), (800, 121, 200));
+    // 100 requests of eight pages, slots for a fifth more and for rows that pad, and two checkpoints each.
+    assert_eq!((memory.pages, memory.request.slots, memory.request.checkpoints), (800, 122, 200));
     assert!(all.to_string().contains("a step of 200 rows, 100 requests of at most 1,024 tokens"), "{all}");
 
     // Room for half of the slots and checkpoints.
@@ -51,7 +52,7 @@ fn what_does_not_fit_is_refused_with_the_number_of_requests_that_does() {
 
     // Everything fits but the pages of one request.
     let error =
-        plan(&limits, fixed + 321 * memory.needs.slot + 7 * memory.needs.page).expect_err("seven are not eight");
+        plan(&limits, fixed + 322 * memory.needs.slot + 7 * memory.needs.page).expect_err("seven are not eight");
     let sentence = error.to_string();
     for part in
         ["a request of 1024 tokens needs 8 pages, but there are 7", "at most 896 tokens", "max_num_seqs of at most 9"]
@@ -59,7 +60,7 @@ fn what_does_not_fit_is_refused_with_the_number_of_requests_that_does() {
         assert!(sentence.contains(part), "{part:?} is missing in {sentence:?}");
     }
     let shorter = EngineConfig { max_model_len: Some(896), ..limits.clone() };
-    plan(&shorter, fixed + 321 * memory.needs.slot + 7 * memory.needs.page).expect("it was said to fit");
+    plan(&shorter, fixed + 322 * memory.needs.slot + 7 * memory.needs.page).expect("it was said to fit");
 }
 
 /// A device that counts what is taken of it.
@@ -122,4 +123,38 @@ fn an_engine_takes_what_was_planned_and_nothing_later() {
 /// Device bytes of the weights alone.
 fn checkpoint_weights(checkpoint: &Checkpoint) -> u64 {
     EngineConfig::default().plan(checkpoint, Numerics::DEPLOY, 1 << 40).expect("it fits").memory().needs.weights
+}
+
+#[test]
+fn engram_tables_in_memory_of_the_host_give_the_same_tokens() {
+    let checkpoint = checkpoint();
+    let config = EngineConfig {
+        max_num_seqs: 6,
+        max_num_batched_tokens: 96,
+        max_model_len: Some(700),
+        memory_utilization: 1.0,
+        ..EngineConfig::default()
+    };
+    let all = config.plan(&checkpoint, Numerics::DEPLOY, 1 << 40).expect("a terabyte is enough");
+    assert_eq!(all.memory().tables, TablePlace::Device);
+    let run = |free: FreeMemory| {
+        let plan = config.plan(&checkpoint, Numerics::DEPLOY, free).expect("it fits");
+        let (tables, planned) = (plan.memory().tables, plan.memory().total_bytes());
+        let device = Rc::new(Counted { inner: open_device(), bytes: Cell::new(0) });
+        let loaded = Model::load_with(device.clone(), &checkpoint, Numerics::DEPLOY, tables, &mut |_, _| {});
+        let mut engine = Engine::builder(loaded.expect("the miniature loads").0).plan(plan).build().expect("an engine");
+        let taken = device.bytes.get();
+        assert!(taken >= planned && taken < planned + 4096, "{tables:?}: {taken} bytes of the device for {planned}");
+        let outputs = engine.run_all(mixed(8));
+        let tokens: Vec<_> =
+            outputs.iter().flat_map(|output| &output.outputs).map(|completion| completion.token_ids()).collect();
+        (tables, tokens)
+    };
+    let enough = all.memory().total_bytes();
+    let (whole, expected) = run(FreeMemory { device: enough, host: Some(1 << 40) });
+    // A byte less than the fixed parts and the pages of one request need.
+    let least = all.memory().fixed_bytes() + 6 * all.memory().needs.page;
+    let (split, tokens) = run(FreeMemory { device: least - 1, host: Some(all.memory().needs.tables) });
+    assert_eq!((whole, split), (TablePlace::Device, TablePlace::Host));
+    assert_eq!(tokens, expected);
 }

@@ -8,7 +8,7 @@ use deepinfer_ops::Device;
 
 use super::args::LatencyArgs;
 use super::report::{Figure, Machine, Report};
-use super::{check_lengths, engine, request};
+use super::{check_lengths, decode_steps, engine, request};
 use crate::failure::Failure;
 use crate::model::ChosenModel;
 
@@ -54,10 +54,11 @@ pub(super) fn run(args: &LatencyArgs) -> Result<Report, Failure> {
     Ok(Report {
         bench: "latency",
         setting: format!(
-            "{}, one request at a time, {} output tokens, {} rounds",
+            "{}, one request at a time, {} output tokens, {} rounds{}",
             chosen.checkpoint.origin(),
             args.output_len,
-            args.measuring.rounds
+            args.measuring.rounds,
+            decode_steps(&engine)
         ),
         backend,
         machine: Machine::this(),

@@ -42,12 +42,13 @@ Axes, all of which vary unless --axes lists some:
   preemption   by force, every so many turns
   prefix       no prefix cache, an empty one, a filled one, one that has lost half of its pages
   async        steps ahead of results
+  graphs       decode steps that are padded and launched from a recording
   restart      a process of its own
   completions  several of a request
   sampling     how requests choose their tokens
 
 A cell is written as
-  requests=4,31@2 budget=64 pages=7 memory=tight preempt=3 prefix=warm async=on process=child
+  requests=4,31@2 budget=64 pages=7 memory=tight preempt=3 prefix=warm async=on graphs=on process=child
 where 31@2 is request 31 before turn 2, pages= is the seed of an order, and what is left out is as usual.")]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]

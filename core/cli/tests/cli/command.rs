@@ -7,8 +7,9 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Variables that change what the command does.
-const VARIABLES: [&str; 9] = [
+const VARIABLES: [&str; 10] = [
     "DEEPINFER_BATCH_INVARIANT",
+    "DEEPINFER_GRAPHS",
     "DEEPINFER_ZERO_OVERHEAD_SCHEDULING",
     "DEEPINFER_HF_MODEL_DIR",
     "DEEPINFER_ACCELERATOR",

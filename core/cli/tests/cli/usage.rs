@@ -178,7 +178,7 @@ fn limits_that_the_memory_or_the_model_cannot_hold() {
 fn switches_are_on_or_off() {
     let run = |name: &str, value: &str| finish(command(&["generate", "x", "--max-tokens", "2"]).env(name, value));
     let plain = deepinfer(&["generate", "x", "--max-tokens", "2"]);
-    for name in ["DEEPINFER_BATCH_INVARIANT", "DEEPINFER_ZERO_OVERHEAD_SCHEDULING"] {
+    for name in ["DEEPINFER_BATCH_INVARIANT", "DEEPINFER_ZERO_OVERHEAD_SCHEDULING", "DEEPINFER_GRAPHS"] {
         for value in ["", "0", "1"] {
             assert_eq!(run(name, value).succeeded_quietly(), plain.stdout, "{name}={value}");
         }

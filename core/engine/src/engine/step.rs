@@ -144,7 +144,10 @@ impl Engine {
         let ids = self.sampler.tokens();
         let device_tokens = (!late.is_empty()).then_some(DeviceTokens { ids, rows: &late });
         let input = StepInput { requests: &requests, logit_rows: &logit_rows, device_tokens };
-        let logits = self.model.enqueue(&self.cache, &input)?;
+        let logits = match &self.graphs {
+            None => self.model.enqueue(&self.cache, &input)?,
+            Some(graphs) => self.model.enqueue_decode(&self.cache, &input, &mut graphs.borrow_mut())?,
+        };
 
         for planned in plan.requests() {
             if let Some(checkpoint) = planned.save {

@@ -69,7 +69,7 @@ impl Pack {
     }
 
     /// All arrays.
-    pub(super) fn packed(&self) -> &[u8] {
+    pub(crate) fn packed(&self) -> &[u8] {
         &self.bytes[..self.end]
     }
 
@@ -95,6 +95,11 @@ pub(super) struct Uploaded<'a> {
 }
 
 impl Uploaded<'_> {
+    /// The memory of all arrays.
+    pub(super) fn whole(&self) -> Tensor {
+        self.whole.clone()
+    }
+
     pub(super) fn get(&self, at: At) -> Tensor {
         let Array { start, format, ref shape, rank } = self.arrays[at.0];
         Tensor::plain(&self.whole.memory(), start, format, &shape[..rank])

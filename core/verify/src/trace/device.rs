@@ -114,4 +114,8 @@ impl Between for TraceDevice {
         self.scope.set(scope);
         self.inner.scope(scope);
     }
+
+    fn lets_record(&self) -> bool {
+        self.log.borrow().is_none()
+    }
 }
