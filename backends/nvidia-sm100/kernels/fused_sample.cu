@@ -40,6 +40,8 @@ struct Memory {
   };
   uint64_t sums[WARPS];
   uint32_t warps[WARPS];
+  // Of the row; here it takes no register while it is not needed.
+  float min_p_log;
   uint32_t chosen_count, listed, first_band, last_band;
   uint16_t chosen[THREADS];
 };
@@ -159,7 +161,9 @@ struct Logits {
   // The same again, each quad by the thread that had it.
   template <class F> __device__ void for_same(const Memory &m, bool yes, F f) const {
     if (m.chosen_count > MOST_CHOSEN) {
-      if (yes) for_quads(f);
+      // One at a time: what is done with them takes longer than reading, and registers.
+#pragma unroll 1
+      for (int q = yes ? threadIdx.x : count; q < count; q += THREADS) f(q, quad(q));
       return;
     }
     for (uint32_t c = threadIdx.x / 32; c < m.chosen_count; c += WARPS)
@@ -423,9 +427,10 @@ fused_sample(View logits, View inv_temperature, View seed, View position, View t
   if (!is_draw_right(d, fault)) return;
   const float *data = logits.at<float>(n * logits.stride[2]);
   const Logits row(data, logits.columns());
-  int32_t *out = token.at<int32_t>(n * token.stride[3]);
+  // Where the token goes: worked out when it is there, so that it takes no registers until then.
+  const auto out = [&] { return token.at<int32_t>(int64_t(blockIdx.x) * token.stride[3]); };
   for (int b = threadIdx.x; b < BANDS; b += THREADS) m.bands[b] = 0;
-  if (threadIdx.x == 0) m.listed = 0;
+  if (threadIdx.x == 0) m.listed = 0, m.min_p_log = d.min_p_log;
 
   // The largest logit; a NaN or +infinity stays in it. Rows without filters are drawn in the same pass.
   float mine = -INFINITE;
@@ -450,14 +455,14 @@ fused_sample(View logits, View inv_temperature, View seed, View position, View t
   const float largest = __fmul_rn(value_of(key), d.scale);
   uint64_t drawn = 0;
   if (is_bad || value_of(key) == -INFINITE) {
-    if (threadIdx.x == 0) *out = -1;
+    if (threadIdx.x == 0) *out() = -1;
     return;
   }
   if (d.scale == 0) {
     drawn = lowest_of(m, row, key, key_of(mine) == key);
   } else {
     const float score = mine > -INFINITE ? __fmul_rn(mine, d.scale) : -INFINITE;
-    const Kept kept = {largest, __fadd_rn(largest, d.min_p_log), INFINITE};
+    const Kept kept = {largest, __fadd_rn(largest, m.min_p_log), INFINITE};
     bool is_drawn = fabsf(largest) < INFINITE && d.top_k <= MOST_TOP_K;
     if (is_drawn && is_plain) {
       const float bound = bounds.bound(m);
@@ -476,8 +481,10 @@ fused_sample(View logits, View inv_temperature, View seed, View position, View t
     }
     if (!is_drawn) {
       __syncthreads();
-      return sample_by_block<THREADS>(data, row.columns, d, m.scratch, out);
+      Draw whole = d;
+      whole.min_p_log = m.min_p_log;
+      return sample_by_block<THREADS>(data, row.columns, whole, m.scratch, out());
     }
   }
-  if (threadIdx.x == 0) *out = int32_t(~uint32_t(drawn));
+  if (threadIdx.x == 0) *out() = int32_t(~uint32_t(drawn));
 }
