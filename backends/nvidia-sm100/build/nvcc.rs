@@ -51,7 +51,8 @@ impl Nvcc {
         let key = self.key(folder, &folder.join(format!("{name}.cu")), output)?;
         let (kept, image) =
             (self.cache.join(format!("{name}-{key:016x}.fatbin")), output.join(format!("{name}.fatbin")));
-        if fs::copy(&kept, &image).is_ok() {
+        // An empty file is what a compiler left that was ended.
+        if fs::copy(&kept, &image).is_ok_and(|bytes| bytes > 0) {
             return Ok(image);
         }
         let mut command = Command::new(&self.program);
