@@ -58,7 +58,7 @@ __device__ void gather_any(const View &table, const View &rows, const View &out,
 }
 
 // 2^lanes_log2 lanes for every four lookups.
-extern "C" __global__ void __launch_bounds__(THREADS) engram_gather(View table, View rows, View out, uint32_t lanes_log2, uint32_t *) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) engram_gather(View table, View rows, View out, uint32_t lanes_log2, uint32_t *) {
   const int lanes = 1 << lanes_log2, lane = threadIdx.x & (lanes - 1);
   const uint32_t first = ((blockIdx.x * THREADS + threadIdx.x) >> lanes_log2) * LOOKUPS, all = uint32_t(rows.shape[2] * rows.columns());
   if (first >= all) return;
