@@ -67,7 +67,7 @@ enum Entry {
     Seen,
     /// It cannot be recorded.
     Refused,
-    Recorded(StepGraph),
+    Recorded(Box<StepGraph>),
 }
 
 /// A recorded step.
@@ -189,7 +189,7 @@ impl StepGraphs {
                 self.stats.recorded += 1;
                 self.stats.launched += 1;
                 (self.stats.ops, self.stats.is_captured) = (recorded.steps(), recorded.is_captured());
-                Entry::Recorded(StepGraph { metadata, recorded, logits, end: arena.mark() })
+                Entry::Recorded(Box::new(StepGraph { metadata, recorded, logits, end: arena.mark() }))
             }
             (Err(error @ (OpError::DeviceLost(_) | OpError::Panicked { .. })), _) => return Err(error),
             // Memory for the recording, or an op that has none of it: what is wrong with the step shows when it is issued.

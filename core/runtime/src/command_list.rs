@@ -34,8 +34,8 @@ pub struct CommandList {
     graph: Option<Graph>,
     /// Why the backend's own capture is not used, if it is not.
     not_captured: &'static str,
-    /// What the steps point to. A captured list needs it no more: its steps are names.
-    arguments: Storage,
+    /// What the steps point to; a backend may have kept the addresses in what it captured.
+    _arguments: Storage,
     _plans: Vec<Arc<Plan>>,
     _workspace: Option<Buffer>,
     _memory: Vec<Arc<dyn Any + Send + Sync>>,
@@ -362,7 +362,7 @@ impl Recorder {
             steps: self.steps,
             graph: None,
             not_captured: "",
-            arguments: self.storage,
+            _arguments: self.storage,
             _plans: self.plans,
             _workspace: workspace,
             _memory: self.memory.into_values().collect(),
@@ -376,12 +376,7 @@ impl Recorder {
                 tracing::info!("{}: a list is replayed step by step: {op} cannot be captured", backend.name());
             }
             (Some(table), None) => match capture(&list.steps, &table, stream) {
-                Ok(graph) => {
-                    list.graph = Some(graph);
-                    // The calls are over, and the backend has taken from them what it needs: argument structs of models with
-                    // many experts are large.
-                    list.arguments = Storage::default();
-                }
+                Ok(graph) => list.graph = Some(graph),
                 Err(NotCaptured::Step(Failed { error, .. }) | NotCaptured::Graph(_, error))
                     if error.code == DI_E_NOT_CAPTURABLE =>
                 {
