@@ -18,14 +18,6 @@
 #include "common/order.cuh"
 #include "common/view.cuh"
 
-constexpr int DIM = 512, HEADS = 64, CHUNK = 64;
-// Chunks whose scores fit into shared memory, and chunks of a segment of a longer row.
-constexpr int MOST_CHUNKS = 10, SEGMENT_CHUNKS = 8;
-constexpr uint32_t OP = 19;
-// Places in the catalogue.
-enum Argument : uint32_t { WINDOW_SLOTS = 4, GLOBAL_SLOTS = 8 };
-enum Rule : uint32_t { WINDOW_SLOT_BEYOND = 2, GLOBAL_SLOT_BEYOND = 5 };
-
 struct Source {
   View cache;
   View slots;
@@ -34,6 +26,14 @@ struct Source {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int DIM = 512, HEADS = 64, CHUNK = 64;
+// Chunks whose scores fit into shared memory, and chunks of a segment of a longer row.
+constexpr int MOST_CHUNKS = 10, SEGMENT_CHUNKS = 8;
+constexpr uint32_t OP = 19;
+// Places in the catalogue.
+enum Argument : uint32_t { WINDOW_SLOTS = 4, GLOBAL_SLOTS = 8 };
+enum Rule : uint32_t { WINDOW_SLOT_BEYOND = 2, GLOBAL_SLOT_BEYOND = 5 };
 
 // Dynamic shared memory.
 constexpr int QUERIES = 0, QUERY_BYTES = HEADS * DIM * 2;
