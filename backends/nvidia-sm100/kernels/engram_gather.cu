@@ -57,8 +57,15 @@ __device__ void gather_any(const View &table, const View &rows, const View &out,
   }
 }
 
+// The compiler keeps fewer registers than it needs for Blackwell, unless it is told how many blocks are wanted.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define BOUNDS __launch_bounds__(THREADS, 4)
+#else
+#define BOUNDS __launch_bounds__(THREADS)
+#endif
+
 // 2^lanes_log2 lanes for every four lookups.
-extern "C" __global__ void __launch_bounds__(THREADS, 4) engram_gather(View table, View rows, View out, uint32_t lanes_log2, uint32_t *) {
+extern "C" __global__ void BOUNDS engram_gather(View table, View rows, View out, uint32_t lanes_log2, uint32_t *) {
   const int lanes = 1 << lanes_log2, lane = threadIdx.x & (lanes - 1);
   const uint32_t first = ((blockIdx.x * THREADS + threadIdx.x) >> lanes_log2) * LOOKUPS, all = uint32_t(rows.shape[2] * rows.columns());
   if (first >= all) return;

@@ -4,8 +4,10 @@
 //!   its objects; `error`: what a status means to the caller.
 //! - `image`: the machine code of `kernels/`, embedded by `build.rs`; `launch`: how a kernel is queued;
 //!   `tensor_map`: what the copy engine is told of a matrix.
-//! - `ops`: one file per op, named after it, beside `kernels/OP.cu`; the meaning of each op is `plugin-api/OPS.md`.
-//!   `cache`: what several of them check of the layout of cache entries; `index_quads`: grids over tables of indices.
+//! - `ops`: one file per op, named after it, beside `kernels/OP.cu`; the meaning of each op is `plugin-api/OPS.md`. What `linear`
+//!   does with F32 weights and with many rows are files of their own (`linear_f32`, `linear_many`); `few_rows` is what `linear` and
+//!   `grouped_linear` share. `cache`: what several of them check of the layout of cache entries; `index_quads`: grids over tables
+//!   of indices; `scratch`: memory that a call needs only while its kernels run.
 //!
 //! The driver is looked for when it is asked about, so that the plugin builds and loads on machines without CUDA.
 
