@@ -15,7 +15,7 @@ use deepinfer_plugin_api::abi::{
 };
 use deepinfer_plugin_api::{ArgInfo, OpInfo};
 
-use crate::backend::{DeviceInfo, LoadedBackend, PluginError, call};
+use crate::backend::{DeviceInfo, LoadedBackend, OpImpl, PluginError, call};
 use crate::command_list::{CommandList, Failed, Launch, Recorder, Work};
 use crate::implementations::{Implementations, OpenError, OpenOptions, table};
 use crate::memory::{Buffer, Opened};
@@ -698,7 +698,9 @@ impl Device for OpenDevice {
     }
 
     fn captures(&self) -> bool {
-        self.loaded_backend().graph().is_some()
+        // A backend with graphs may have no op that goes into one.
+        let backend = self.loaded_backend();
+        backend.graph().is_some() && backend.ops().iter().any(OpImpl::is_capturable)
     }
 
     fn record_work(&self, work: &mut dyn FnMut() -> Result<(), OpError>) -> Result<Option<Recorded>, OpError> {

@@ -255,7 +255,9 @@ impl Report {
             line.push_str("; * so small that all sets of its arguments fit into a cache");
         }
         if any(&|measured| !measured.timing.is_captured) {
-            line.push_str("; the backend captures no graph, so that small calls show the host's time");
+            line.push_str(
+                "; not every call could be captured, and of those that were not, small ones show the host's time",
+            );
         }
         line
     }
