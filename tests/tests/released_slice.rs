@@ -321,21 +321,23 @@ fn agrees(what: &str, config: &str, prompt: usize, contexts: &[usize]) {
     println!("{what}, cpu:");
     let right = logits(reference, folder.path(), prompt, contexts);
     println!("{what}, {}:", std::env::var("DEEPINFER_ACCELERATOR").unwrap_or_else(|_| "cpu".to_owned()));
-    let found = logits(device(), folder.path(), prompt, contexts);
+    let tested = device();
+    let is_itself = tested.backend() == "cpu";
+    let found = logits(tested, folder.path(), prompt, contexts);
     for (part, found, right) in [("prompt", &found.0, &right.0), ("decode", &found.1, &right.1)] {
         assert!(right.iter().all(|v| v.is_finite()), "{what}, {part}: the reference is not finite");
         let size = (right.iter().map(|v| v * v).sum::<f32>() / right.len() as f32).sqrt();
         let difference = relative(found, right);
         println!("{what}, {part}: {} logits of size {size:.3}, relative difference {difference:.2e}", right.len());
         // BF16 between ops: what is right within each op drifts apart by a few roundings of 2^-9, and a selection among
-        // nearly equal scores may differ.
-        assert!(difference < 0.05, "{what}, {part}: {difference}");
+        // nearly equal scores may differ. The reference repeats its own bits.
+        assert!(difference <= if is_itself { 0.0 } else { 0.05 }, "{what}, {part}: {difference}");
     }
 }
 
 #[test]
 fn small_slices_agree() {
-    // Both slices of another backend, and the program itself, are tried where the released sizes are too much.
+    // Of cpu-reference this shows that the slices run, give numbers and repeat them; another backend is compared with it.
     agrees("pooling", &config(&[], &pooling()), 150, &[300, 1000]);
     agrees("candidates", &config(&[], &candidates()), 150, &[300, 1000]);
 }

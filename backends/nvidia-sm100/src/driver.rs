@@ -27,15 +27,15 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, Fault> {
         Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => 0,
         Err(e) => return Err(fault("the NVIDIA driver does not start", e.0)),
     };
-    is_recent()?;
+    require_recent()?;
     if count == 0 {
         return Err(Fault::unsupported("the NVIDIA driver is installed, but it finds no device"));
     }
     (0..count).map(describe).collect()
 }
 
-/// Whether the driver knows the machine code that is shipped.
-fn is_recent() -> Result<(), Fault> {
+/// Refuses a driver that does not know the machine code that is shipped.
+fn require_recent() -> Result<(), Fault> {
     let mut version = 0;
     // SAFETY: the address is writable.
     check("the version of the NVIDIA driver", unsafe { sys::cuDriverGetVersion(&mut version) })?;

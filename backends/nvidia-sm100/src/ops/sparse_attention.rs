@@ -3,14 +3,12 @@
 //! BF16 queries of 512 channels with rounded probabilities, as the released model has them, go to the matrix units of Hopper;
 //! everything else, and other devices, to a kernel that adds in F64. Which of the two is a matter of formats and extents alone.
 
-use cudarc::driver::sys::{self, CUfunction_attribute};
 use deepinfer_plugin_api::generated::SparseAttentionArgs;
 use deepinfer_plugin_api::sdk::tensor::View;
 use deepinfer_plugin_api::sdk::{Cx, Fault};
 use deepinfer_plugin_api::{CacheFormat, Format};
 
 use crate::cache;
-use crate::error::check;
 use crate::image::{Function, images};
 use crate::launch::{Grid, Param, launch, stream};
 use crate::stream::Stream;
@@ -166,13 +164,6 @@ impl Call {
             kernels.iter().find(|kernel| clusters * kernel.blocks <= room).unwrap_or(&kernels[kernels.len() - 1]);
         let mut grid = Grid::of_items(clusters * kernel.blocks * i64::from(kernel.threads), kernel.threads)?;
         grid.shared_bytes = matrix::SHARED_BYTES;
-        let device = stream.device();
-        device.bind()?;
-        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function belongs to the current context.
-        let status =
-            unsafe { sys::cuFuncSetAttribute(kernel.function.on(device)?, attribute, matrix::SHARED_BYTES as i32) };
-        check("the shared memory of a kernel", status)?;
         let &Self { q, window, global, sink, out, scale } = self;
         launch!(stream, kernel.function, grid, q, window, global, sink, out, scale)
     }
