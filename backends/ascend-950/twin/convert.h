@@ -71,28 +71,33 @@ template <class T, class U> struct Conversion {
   }
 };
 
-// The pairs of Cast.
-template <class T, class U> constexpr bool has_cast() {
-  if constexpr (std::is_same_v<U, float>) return is_any<T, float, half, bfloat16_t, int16_t, int32_t, int64_t, fp8_e4m3fn_t, fp8_e5m2_t>();
-  else if constexpr (std::is_same_v<U, half>) return is_any<T, float, bfloat16_t, int8_t, uint8_t, int16_t, int32_t>();
-  else if constexpr (std::is_same_v<U, bfloat16_t>) return is_any<T, float, half, int32_t>();
-  else if constexpr (std::is_same_v<U, int64_t>) return is_any<T, float, int32_t>();
-  else if constexpr (std::is_same_v<U, int32_t>) return is_any<T, float, int64_t, int16_t, uint8_t, uint16_t>();
-  else if constexpr (std::is_same_v<U, uint32_t>) return is_any<T, int16_t, uint8_t, uint16_t>();
-  else if constexpr (std::is_same_v<U, int16_t>) return is_any<T, half, float, int32_t, uint32_t, uint8_t>();
-  else if constexpr (std::is_same_v<U, uint16_t>) return is_any<T, uint32_t, int32_t, uint8_t>();
-  else if constexpr (std::is_same_v<U, int8_t>) return is_any<T, half, int16_t, int32_t>();
+// The pairs of Cast that have nothing to round by, and those that need a mode.
+template <class T, class U> constexpr bool has_plain_cast() {
+  if constexpr (is_any<U, half, bfloat16_t, fp8_e4m3fn_t, fp8_e5m2_t>()) return std::is_same_v<T, float>;
   else if constexpr (std::is_same_v<U, uint8_t>) return is_any<T, half, uint16_t, uint32_t>();
-  else return is_any<U, fp8_e4m3fn_t, fp8_e5m2_t>() && std::is_same_v<T, float>;
+  else if constexpr (std::is_same_v<U, int8_t>) return is_any<T, half, int16_t, int32_t>();
+  else if constexpr (std::is_same_v<U, uint16_t>) return is_any<T, uint8_t, uint32_t>();
+  else if constexpr (std::is_same_v<U, int16_t>) return is_any<T, float, uint8_t, uint32_t, int32_t>();
+  else if constexpr (std::is_same_v<U, uint32_t>) return is_any<T, uint8_t, uint16_t, int16_t>();
+  else if constexpr (std::is_same_v<U, int32_t>) return is_any<T, int64_t, int16_t, uint8_t, uint16_t>();
+  else return std::is_same_v<U, int64_t> && std::is_same_v<T, int32_t>;
 }
 
-// A conversion that is exact has no mode to round by, and the others have to name one.
+template <class T, class U> constexpr bool has_rounding_cast() {
+  if constexpr (std::is_same_v<U, float>) return is_any<T, float, half, bfloat16_t, int16_t, int32_t, int64_t, fp8_e4m3fn_t, fp8_e5m2_t>();
+  else if constexpr (std::is_same_v<U, half>) return is_any<T, bfloat16_t, int8_t, uint8_t, int16_t, int32_t>();
+  else if constexpr (std::is_same_v<U, bfloat16_t>) return is_any<T, half, int32_t>();
+  else if constexpr (std::is_same_v<U, int16_t>) return std::is_same_v<T, half>;
+  else return is_any<U, int32_t, int64_t>() && std::is_same_v<T, float>;
+}
+
+template <class T, class U> constexpr bool has_cast() { return has_plain_cast<T, U>() || has_rounding_cast<T, U>(); }
+
+// The twin asks that the mode says what happens.
 template <class T, class U> void check_mode(RoundMode mode) {
-  constexpr bool is_small_integer = std::is_integral_v<U> && sizeof(U) < 4;
-  constexpr bool is_exact = (std::is_integral_v<U> && std::is_integral_v<T>) || (std::is_same_v<T, float> && (!std::is_same_v<U, float> && (!std::is_integral_v<U> || is_small_integer))) ||
-                            (std::is_same_v<T, half> && std::is_integral_v<U> && sizeof(U) == 1);
-  if (is_exact && mode != RoundMode::CAST_NONE) wrong("block %u: Cast: this conversion is exact and takes CAST_NONE", Core::now().block());
-  if (!is_exact && mode == RoundMode::CAST_NONE) wrong("block %u: Cast: this conversion rounds and needs a mode", Core::now().block());
+  if (has_plain_cast<T, U>() != (mode == RoundMode::CAST_NONE)) {
+    wrong("block %u: Cast: this pair of formats %s", Core::now().block(), has_plain_cast<T, U>() ? "takes CAST_NONE" : "needs a mode to round by");
+  }
 }
 
 } // namespace di_twin

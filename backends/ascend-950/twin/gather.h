@@ -7,6 +7,34 @@
 
 namespace AscendC {
 
+struct BrcbRepeatParams {
+  BrcbRepeatParams() = default;
+  BrcbRepeatParams(uint16_t dst_block, uint16_t dst_repeat) : dstBlkStride(dst_block), dstRepStride(dst_repeat) {}
+  uint16_t dstBlkStride = 1, dstRepStride = 8;
+};
+
+// Each of 8 elements per repeat fills a block of 32 bytes.
+template <class T> void Brcb(const LocalTensor<T> &dst, const LocalTensor<T> &src, const uint8_t repeats, const BrcbRepeatParams &p) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Brcb: 16 or 32 bits");
+  if (repeats == 0) return;
+  auto instruction = di_twin::vector_instruction("Brcb");
+  constexpr uint32_t lanes = 32 / sizeof(T);
+  const uint32_t count = repeats, block_step = p.dstBlkStride * lanes, repeat_step = p.dstRepStride * lanes;
+  di_twin::operand(instruction, src, count * 8, false);
+  const uint32_t begin = dst.check(0, (count - 1) * repeat_step + 7 * block_step + lanes, "Brcb");
+  if (begin % 32 != 0) di_twin::misaligned("Brcb", begin);
+  instruction.span[instruction.spans++] = di_twin::Span{begin, 32, true, 8, uint32_t(p.dstBlkStride) * 32, count, uint32_t(p.dstRepStride) * 32};
+  T *to = dst.twin_data();
+  const T *from = src.twin_data();
+  di_twin::Core::now().issue(instruction, [=] {
+    for (uint32_t r = 0; r < count; ++r) {
+      for (uint32_t b = 0; b < 8; ++b) {
+        for (uint32_t i = 0; i < lanes; ++i) to[r * repeat_step + b * block_step + i] = from[r * 8 + b];
+      }
+    }
+  });
+}
+
 // dst[i] = the element at src + base + offset[i]. Which bytes of src are read is known only when it runs: all of src up to its end
 // counts as read.
 template <class T>

@@ -1,8 +1,8 @@
 // Reductions.
 //
 // Order of a float sum over a repeat of 256 bytes: neighbours first, then neighbouring pairs, and so forth, where absent elements
-// count as +0. ReduceSum of up to four repeats adds those element by element first, one after the other; of more it sums each repeat
-// and then the sums in the same way. The pairing is an assumption: nothing public states it.
+// count as +0. ReduceSum of up to four repeats adds those element by element first, the first two and the last two, then both; of more
+// it sums each repeat and then the sums in the same way. The pairing is an assumption: nothing public states it.
 
 #ifndef DEEPINFER_ASCEND_TWIN_REDUCE_H
 #define DEEPINFER_ASCEND_TWIN_REDUCE_H
@@ -43,9 +43,12 @@ template <class T> T sum_of(const T *from, uint32_t count) {
   constexpr uint32_t width = per_repeat<T>();
   if (count <= 4 * width) {
     T lane[width];
-    for (uint32_t i = 0; i < width; ++i) lane[i] = i < count ? from[i] : narrow<T>(0.0f);
-    for (uint32_t at = width; at < count; at += width) {
-      for (uint32_t i = 0; i < width && at + i < count; ++i) lane[i] = narrow<T>(wide(lane[i]) + wide(from[at + i]));
+    // What lies beyond the end is not added.
+    const auto plus = [&](T a, uint32_t at) { return at < count ? narrow<T>(wide(a) + wide(from[at])) : a; };
+    for (uint32_t i = 0; i < width; ++i) {
+      lane[i] = plus(i < count ? from[i] : narrow<T>(0.0f), width + i);
+      if (count > 3 * width) lane[i] = narrow<T>(wide(plus(from[2 * width + i], 3 * width + i)) + wide(lane[i]));
+      else lane[i] = plus(lane[i], 2 * width + i);
     }
     return tree_sum<T>(count < width ? count : width, width, [&](uint32_t i) { return lane[i]; });
   }
