@@ -381,7 +381,7 @@ pub struct DiDeviceInfo {
 }
 
 /// What a device is ([`DiDeviceInfo::caps`]): a model of one, on the host's processor. It is used only where a person names it.
-pub const DI_CAP_EMULATED: u64 = 1;
+pub const DI_CAP_EMULATED: u32 = 1;
 
 /// Memory space kind: memory of the device.
 pub const DI_SPACE_DEVICE: u32 = 0;

@@ -319,7 +319,7 @@ impl LoadedBackend {
             compute_units: info.compute_units,
             pci_vendor: info.pci_vendor,
             numa_node: info.numa_node,
-            is_emulated: info.caps & DI_CAP_EMULATED != 0,
+            is_emulated: info.caps & u64::from(DI_CAP_EMULATED) != 0,
         })
     }
 }
