@@ -125,7 +125,7 @@ void Core::step(Pipe pipe) {
   case Instruction::BARRIER: stream.known.at[pipe] = stream.finished; break;
   case Instruction::SET: {
     Flag &flag = flags_[instruction->flag];
-    if (flag.is_set) wrong("%s sets a flag that is set already: nobody waited for it", instruction->name);
+    if (flag.is_set) wrong("block %u: %s of a flag that is set already: a wait is missing", block_, instruction->name);
     flag.is_set = true;
     flag.clock = stream.known;
     flag.clock.at[pipe] = stream.finished;
@@ -178,10 +178,10 @@ std::string Core::waits() const {
 }
 
 void Core::set_flag(Pipe from, uint32_t flag, const char *name) {
+  if (++flags_.at(flag).ahead > 1) wrong("block %u: %s of a flag that is set already: a wait is missing", block_, name);
   if (from == S) {
     ++time_;
-    Flag &state = flags_.at(flag);
-    if (state.is_set) wrong("%s sets a flag that is set already: nobody waited for it", name);
+    Flag &state = flags_[flag];
     state.is_set = true;
     state.clock = scalar_;
     state.clock.at[S] = state.clock.at[STORES] = time_;
@@ -196,6 +196,7 @@ void Core::set_flag(Pipe from, uint32_t flag, const char *name) {
 }
 
 void Core::wait_flag(Pipe pipe, uint32_t flag, const char *name) {
+  --flags_.at(flag).ahead;
   if (pipe == S) {
     while (!flags_.at(flag).is_set) {
       if (!step_any()) stuck("S waits in %s for a flag that nobody sets; %s", name, waits().c_str());
@@ -442,7 +443,9 @@ uint32_t Core::init_buffer(uint32_t bytes, bool is_queue, int queue) {
   if (is_queue) {
     // Ready, and free: the latter is set from the beginning.
     flags_.resize(PAIRS * FLAG_IDS + 2 * MOST_BUFFERS);
-    flags_[PAIRS * FLAG_IDS + 2 * (buffers_.size() - 1) + 1].is_set = true;
+    Flag &is_free = flags_[PAIRS * FLAG_IDS + 2 * (buffers_.size() - 1) + 1];
+    is_free.is_set = true;
+    is_free.ahead = 1;
   }
   return uint32_t(buffers_.size() - 1);
 }
@@ -468,6 +471,7 @@ uint32_t Core::allocate(int index) {
     if (buffers_[buffer].is_allocated) continue;
     queue.next = (buffer - queue.first + 1) % queue.count;
     buffers_[buffer].is_allocated = true;
+    buffers_[buffer].was_queued = false;
     if (queue.producer == queue.consumer) barrier(queue.producer);
     wait_flag(queue.producer, free_flag(buffer), "AllocTensor");
     return buffer;
@@ -493,6 +497,7 @@ uint32_t Core::dequeue(int index) {
   if (queue.waiting.empty()) wrong("block %u: DeQue of an empty queue: EnQue is missing", block_);
   const uint32_t buffer = queue.waiting.front();
   queue.waiting.pop_front();
+  buffers_[buffer].was_queued = true;
   wait_flag(queue.consumer, ready_flag(buffer), "DeQue");
   if (queue.producer == queue.consumer) barrier(queue.consumer);
   return buffer;
@@ -506,6 +511,9 @@ void Core::free_tensor(int index, uint32_t buffer, uint32_t generation) {
   }
   for (uint32_t waiting : queue.waiting) {
     if (waiting == buffer) wrong("block %u: FreeTensor of a tensor that is in the queue: DeQue is missing", block_);
+  }
+  if (queue.producer != queue.consumer && !buffers_[buffer].was_queued) {
+    wrong("block %u: FreeTensor of a tensor that was not in the queue: EnQue and DeQue are missing", block_);
   }
   buffers_[buffer].is_allocated = false;
   ++buffers_[buffer].generation;

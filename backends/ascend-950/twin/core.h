@@ -85,6 +85,7 @@ struct Instruction {
 
 struct Flag {
   bool is_set = false;
+  int ahead = 0; // sets less waits, as the kernel has named them
   Clock clock;
 };
 
@@ -93,7 +94,7 @@ struct Buffer {
   uint32_t begin, bytes;
   // Counts up when a tensor of it is freed: older tensors are dead.
   uint32_t generation = 0;
-  bool is_queue = false, is_allocated = false;
+  bool is_queue = false, is_allocated = false, was_queued = false;
   int queue = -1;
 };
 
