@@ -75,18 +75,18 @@ struct Instruction {
   Kind kind;
   uint8_t spans = 0;
   uint32_t number = 0; // place in its stream, from 1
-  uint32_t issued = 0; // the time of S when it was issued
   uint32_t flag = 0;
+  Clock issued; // what S knew, and its time
   Span span[SPANS];
   GlobalSpan global;
   void (*run)(const void *payload) = nullptr;
   alignas(16) unsigned char payload[PAYLOAD];
 };
 
+// Sets that nobody has waited for yet, in their order, with what each tells the one who waits.
 struct Flag {
-  bool is_set = false;
-  int ahead = 0; // sets less waits, as the kernel has named them
-  Clock clock;
+  std::vector<Clock> sets;
+  int ahead = 0; // sets less waits, as the kernel names them
 };
 
 // A piece of the UB that InitBuffer gave out.
