@@ -22,7 +22,6 @@ std::atomic<uint64_t> allocations{0}, kernels_run{0};
 
 Device *here() { return current ? devices()[size_t(current - 1)] : nullptr; }
 
-// What every call that needs a context begins with.
 int begin(const char *function, Device **device) {
   Verdict verdict = counted(function);
   if (!is_initialised) return fail(ACL_ERROR_UNINITIALIZE, std::string(function) + ": aclInit was not called");

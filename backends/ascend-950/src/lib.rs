@@ -5,6 +5,7 @@
 //! - `backend`: the runtime table; `device`, `memory`, `stream`, `graph`: its objects; `faults`: what kernels find wrong in
 //!   values; `fill`: the one kernel that is no op; `error`: what a result means to the caller.
 //! - `image`: the kernels, embedded by `build.rs`; `launch`: how one is queued.
+//! - `vendor`: the vendor's own ops, where an installation has them.
 //! - `ops`: one file per op, named after it, beside `kernels/OP.cpp`; the meaning of each op is `plugin-api/OPS.md`.
 
 #![allow(unsafe_code)]
@@ -23,5 +24,6 @@ mod ops;
 mod stream;
 #[cfg(all(test, ascend_twin))]
 mod tests;
+mod vendor;
 
 deepinfer_plugin_api::export_backend!(backend::Ascend);

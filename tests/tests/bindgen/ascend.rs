@@ -1,5 +1,5 @@
-//! The ascend backend's own header of AscendCL: what is checked in is what `bindgen` makes of it, and, where a real header is
-//! at hand, the two agree. Real headers are found below `DEEPINFER_ACL_INCLUDE`, else `ASCEND_HOME_PATH`; a folder `include` of
+//! The ascend backend's own headers of CANN: what is checked in is what `bindgen` makes of them, and, where a real header of
+//! AscendCL is at hand, ours agrees with it. Real headers are found below `DEEPINFER_ACL_INCLUDE`, else `ASCEND_HOME_PATH`; a folder `include` of
 //! an unpacked torch-npu wheel will do. Nothing of them is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,16 +11,38 @@ use bindgen::{Builder, EnumVariation};
 use crate::c_compiler::repository;
 use crate::header;
 
-fn own() -> PathBuf {
-    repository().join("backends/ascend-950/include/di_acl.h")
+/// A header of ours, and what is made of it.
+struct Own {
+    header: &'static str,
+    bindings: &'static str,
+    library: &'static str,
+    items: &'static str,
 }
 
-/// How the header is imported, but for the functions.
-fn importing(path: &Path) -> Option<Builder> {
+const ACL: Own = Own { header: "di_acl.h", bindings: "src/acl/sys.rs", library: "AscendCl", items: "acl.*|ACL_.*" };
+const ACLNN: Own = Own {
+    header: "di_aclnn.h",
+    bindings: "src/vendor/sys.rs",
+    library: "OpApi",
+    items: "aclnn.*|ACLNN_.*|acl(Create|Destroy)Tensor|acl(DataType|Format|Tensor|OpExecutor)|ACL_(FLOAT|BF16|FORMAT).*",
+};
+
+impl Own {
+    fn folder() -> PathBuf {
+        repository().join("backends/ascend-950")
+    }
+
+    fn header(&self) -> PathBuf {
+        Self::folder().join("include").join(self.header)
+    }
+}
+
+/// How a header is imported, but for the functions.
+fn importing(path: &Path, items: &str) -> Option<Builder> {
     let formatted = header(path)?.rustfmt_configuration_file(Some(repository().join("rustfmt.toml")));
     Some(
         formatted
-            .allowlist_item("acl.*|ACL_.*")
+            .allowlist_item(items)
             .default_enum_style(EnumVariation::Consts)
             .prepend_enum_name(false)
             .generate_comments(false),
@@ -33,24 +55,27 @@ fn text(builder: Builder) -> String {
 
 /// `DEEPINFER_WRITE_ACL_BINDINGS=1` writes what is made.
 #[test]
-fn the_bindings_of_ascendcl_are_those_of_its_header() {
-    let Some(builder) = importing(&own()) else { return };
-    let made = text(builder.disable_header_comment().dynamic_library_name("AscendCl"));
-    // libloading 0.9 has a trait of its own for names of files.
-    let made = made.replace("P: AsRef<::std::ffi::OsStr>", "P: ::libloading::AsFilename");
-    let made = format!("// Made by bindgen from include/di_acl.h: see tests/tests/bindgen/ascend.rs.\n\n{made}");
-    let file = repository().join("backends/ascend-950/src/acl/sys.rs");
-    if env::var_os("DEEPINFER_WRITE_ACL_BINDINGS").is_some() {
-        std::fs::write(&file, &made).unwrap();
+fn the_bindings_of_cann_are_those_of_our_headers() {
+    for own in [ACL, ACLNN] {
+        let Some(builder) = importing(&own.header(), own.items) else { return };
+        let made = text(builder.disable_header_comment().dynamic_library_name(own.library));
+        // libloading 0.9 has a trait of its own for names of files.
+        let made = made.replace("P: AsRef<::std::ffi::OsStr>", "P: ::libloading::AsFilename");
+        let title = format!("// Made by bindgen from include/{}: see tests/tests/bindgen/ascend.rs.", own.header);
+        let made = format!("{title}\n\n{made}");
+        let file = Own::folder().join(own.bindings);
+        if env::var_os("DEEPINFER_WRITE_ACL_BINDINGS").is_some() {
+            std::fs::write(&file, &made).unwrap();
+        }
+        // Line breaks are rustfmt's affair.
+        let words = |text: &str| text.replace(',', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        let kept = std::fs::read_to_string(&file).unwrap();
+        assert!(
+            words(&kept) == words(&made),
+            "{} is stale: DEEPINFER_WRITE_ACL_BINDINGS=1 writes it when this test runs",
+            file.display()
+        );
     }
-    // Line breaks are rustfmt's affair.
-    let words = |text: &str| text.replace(',', " ").split_whitespace().collect::<Vec<_>>().join(" ");
-    let kept = std::fs::read_to_string(&file).unwrap();
-    assert!(
-        words(&kept) == words(&made),
-        "{} is stale: DEEPINFER_WRITE_ACL_BINDINGS=1 writes it when this test runs",
-        file.display()
-    );
 }
 
 /// What an import says of functions, constants and layouts, in forms that can be compared.
@@ -122,10 +147,10 @@ fn real_headers() -> Option<PathBuf> {
 #[test]
 fn the_header_of_ascendcl_says_what_a_real_one_says() {
     let Some(folder) = real_headers() else { return };
-    let Some(builder) = importing(&own()) else { return };
+    let Some(builder) = importing(&ACL.header(), ACL.items) else { return };
     let ours = Import::of(&text(builder));
     assert!(ours.functions.len() > 30 && ours.constants.len() > 40 && ours.layouts.len() > 8, "little was imported");
-    let real = importing(&folder.join("acl/acl.h")).expect("libclang is there");
+    let real = importing(&folder.join("acl/acl.h"), ACL.items).expect("libclang is there");
     let real = Import::of(&text(real.clang_arg("-I").clang_arg(folder.to_string_lossy())));
     let differences = ours.differences(&real);
     assert!(differences.is_empty(), "{}", differences.join("\n"));
