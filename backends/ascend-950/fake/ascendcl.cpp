@@ -269,6 +269,8 @@ aclError aclrtMemcpyAsync(void *dst, size_t room, const void *src, size_t count,
     bool on_device;
   } sides[2] = {{dst, kind == ACL_MEMCPY_HOST_TO_DEVICE || kind == ACL_MEMCPY_DEVICE_TO_DEVICE},
                 {src, kind == ACL_MEMCPY_DEVICE_TO_HOST || kind == ACL_MEMCPY_DEVICE_TO_DEVICE}};
+  if (sides[0].on_device && sides[1].on_device && ((uint64_t(dst) | uint64_t(src)) & 63))
+    return fail(ACL_ERROR_RT_ADDR_UNALIGNED, "a copy within a device whose addresses are no multiples of 64");
   bool is_pinned = true;
   for (const auto &side : sides) {
     bool is_known = memory().holds(side.address, count, side.on_device);

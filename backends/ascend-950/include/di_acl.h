@@ -29,6 +29,7 @@ static const aclError ACL_ERROR_RT_PARAM_INVALID = 107000;
 static const aclError ACL_ERROR_RT_INVALID_DEVICEID = 107001;
 static const aclError ACL_ERROR_RT_CONTEXT_NULL = 107002;
 static const aclError ACL_ERROR_RT_STREAM_CONTEXT = 107003;
+static const aclError ACL_ERROR_RT_ADDR_UNALIGNED = 107008;
 static const aclError ACL_ERROR_RT_INVALID_HANDLE = 107017;
 static const aclError ACL_ERROR_RT_WAIT_TIMEOUT = 107019;
 static const aclError ACL_ERROR_RT_TASK_TIMEOUT = 107020;

@@ -12,7 +12,11 @@ use crate::acl::sys::{self, aclrtEvent, aclrtStream};
 use crate::device::Device;
 use crate::error::{check, wait};
 use crate::faults::{FaultWord, Slot};
+use crate::plain;
 use crate::vendor::call::Kept;
+
+/// What the runtime's copies within a device want of both addresses.
+const COPY_ALIGN: usize = 64;
 
 /// A stream.
 pub(crate) struct Stream {
@@ -124,7 +128,7 @@ impl Stream {
     /// Copies in the stream's order; `kind` is a `DI_COPY_*`.
     ///
     /// # Safety
-    /// `bytes` are readable at `src` and writable at `dst` until the stream has passed.
+    /// `bytes` are readable at `src` and writable at `dst` until the stream has passed; the two places do not overlap.
     pub(crate) unsafe fn copy(
         &self,
         dst: *mut c_void,
@@ -139,6 +143,10 @@ impl Stream {
         let kind = match (from_device, to_device) {
             (false, true) => sys::ACL_MEMCPY_HOST_TO_DEVICE,
             (true, false) => sys::ACL_MEMCPY_DEVICE_TO_HOST,
+            (true, true) if dst.addr() % COPY_ALIGN != 0 || src.addr() % COPY_ALIGN != 0 => {
+                // SAFETY: the caller's contract.
+                return unsafe { plain::copy(self, dst, src, bytes) };
+            }
             (true, true) => sys::ACL_MEMCPY_DEVICE_TO_DEVICE,
             (false, false) => {
                 // The processor copies, when it is the copy's turn.

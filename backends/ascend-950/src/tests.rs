@@ -127,6 +127,22 @@ fn patterns_of_every_width_fill_what_they_are_told_and_no_more() {
 }
 
 #[test]
+fn copies_within_the_device_take_every_address() {
+    let o = open();
+    let (_memory, memory) = o.alloc(DI_SPACE_DEVICE, 200_064);
+    let bytes: Vec<u8> = (0..100_000_u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    o.copy(memory, bytes.as_ptr().cast(), 100_000, DI_COPY_H2D).unwrap();
+    for (from, to, count) in [(0, 100_032, 99_999), (3, 100_064, 70_001), (64, 100_033, 1)] {
+        o.fill(memory.wrapping_byte_add(100_000), 0, 1, 100_064).unwrap();
+        o.copy(memory.wrapping_byte_add(to), memory.wrapping_byte_add(from), count as u64, DI_COPY_D2D).unwrap();
+        let found = o.read::<100_064>(memory.wrapping_byte_add(100_000));
+        let begin = to - 100_000;
+        assert!(found[begin..begin + count] == bytes[from..from + count], "{from} {to} {count}");
+        assert!(found[..begin].iter().chain(&found[begin + count..]).all(|byte| *byte == 0), "{from} {to} {count}");
+    }
+}
+
+#[test]
 fn pinned_memory_is_the_hosts_and_the_devices() {
     let o = open();
     let (_pinned, pinned) = o.alloc(DI_SPACE_HOST_PINNED, 64);

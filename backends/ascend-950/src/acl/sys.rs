@@ -19,6 +19,7 @@ pub const ACL_ERROR_RT_PARAM_INVALID: aclError = 107000;
 pub const ACL_ERROR_RT_INVALID_DEVICEID: aclError = 107001;
 pub const ACL_ERROR_RT_CONTEXT_NULL: aclError = 107002;
 pub const ACL_ERROR_RT_STREAM_CONTEXT: aclError = 107003;
+pub const ACL_ERROR_RT_ADDR_UNALIGNED: aclError = 107008;
 pub const ACL_ERROR_RT_INVALID_HANDLE: aclError = 107017;
 pub const ACL_ERROR_RT_WAIT_TIMEOUT: aclError = 107019;
 pub const ACL_ERROR_RT_TASK_TIMEOUT: aclError = 107020;

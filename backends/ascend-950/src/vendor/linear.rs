@@ -4,6 +4,9 @@
 //! columns. A tile's scale is written once for each of its 32 rows first (`kernels/spread_scales.cpp`): 3% of the bytes of the
 //! weights. Other calls, groups among them, are the kernel's.
 
+// Kernel functions have the signature of the SDK.
+#![allow(clippy::needless_pass_by_value)]
+
 use deepinfer_plugin_api::abi::{DI_PF_BATCH_INVARIANT, DI_SPACE_DEVICE};
 use deepinfer_plugin_api::generated::{LinearArgs, LinearProto};
 use deepinfer_plugin_api::sdk::tensor::View;
