@@ -4,6 +4,7 @@
 //! `cargo build -p deepinfer-cpu-reference`.
 
 mod accelerators;
+mod ascend;
 mod batches;
 mod bench;
 mod broken_models;
