@@ -235,12 +235,9 @@ void Core::barrier_all() {
 void Core::run_instruction(Instruction &instruction, Stream &stream) {
   Clock known = stream.known;
   known.at[S] = std::max(known.at[S], instruction.issued);
-  for (uint32_t i = 0; i < instruction.spans; ++i) {
-    if (!instruction.span[i].is_write) note(instruction, instruction.span[i], known);
-  }
-  for (uint32_t i = 0; i < instruction.spans; ++i) {
-    if (instruction.span[i].is_write) note(instruction, instruction.span[i], known);
-  }
+  // Compared before anything is noted: an instruction may write what it reads.
+  for (uint32_t i = 0; i < instruction.spans; ++i) compare(instruction, instruction.span[i], known);
+  for (uint32_t i = 0; i < instruction.spans; ++i) note(instruction, instruction.span[i]);
   const GlobalSpan &global = instruction.global;
   for (uint32_t i = 0; i < global.count; ++i) {
     note_global(instruction.pipe, instruction.number, known, global.begin + uint64_t(int64_t(i) * global.stride), global.bytes,
@@ -249,36 +246,57 @@ void Core::run_instruction(Instruction &instruction, Stream &stream) {
   instruction.run(instruction.payload);
 }
 
-void Core::note(const Instruction &instruction, const Span &span, const Clock &known) {
-  const Pipe pipe = instruction.pipe;
-  const uint32_t mine = packed(pipe == S ? STORES : pipe, instruction.number);
-  const int reader = reader_of(pipe);
+namespace {
+
+// f(first word, end) for each piece of a span.
+template <class F> void for_pieces(const Span &span, const F &f) {
+  if (span.bytes == 0) return;
   for (uint32_t r = 0; r < span.repeats; ++r) {
     for (uint32_t b = 0; b < span.blocks; ++b) {
       const uint32_t begin = span.begin + r * span.repeat_stride + b * span.block_stride;
-      if (span.bytes == 0) continue;
-      for (uint32_t word = begin / 4; word <= (begin + span.bytes - 1) / 4; ++word) {
-        const uint32_t last = written_[word];
-        // An instruction may write what it reads, and in several places of one word.
-        if ((last & 0x0FFFFFFFu) > known.at[last >> 28] && last != mine) {
-          wrong("block %u: %s of %s %s UB byte %u, which %s of %s wrote, and nothing orders the two", block_, instruction.name,
-                name_of(pipe), span.is_write ? "overwrites" : "reads", word * 4, writer_name_[word], name_of(Pipe(last >> 28)));
-        }
-        if (!span.is_write) {
-          if (read_by_[reader][word] < instruction.number) read_by_[reader][word] = instruction.number;
-          continue;
-        }
-        for (int i = 0; i < 3; ++i) {
-          const uint32_t number = read_by_[i][word];
-          if (number <= known.at[READERS[i]] || (READERS[i] == pipe && number == instruction.number)) continue;
-          wrong("block %u: %s of %s overwrites UB byte %u, which %s reads before, and nothing orders the two", block_,
-                instruction.name, name_of(pipe), word * 4, name_of(READERS[i]));
-        }
-        written_[word] = mine;
-        writer_name_[word] = instruction.name;
-      }
+      f(begin / 4, (begin + span.bytes - 1) / 4 + 1);
     }
   }
+}
+
+} // namespace
+
+void Core::compare(const Instruction &instruction, const Span &span, const Clock &known) {
+  const Pipe pipe = instruction.pipe;
+  for_pieces(span, [&](uint32_t first, uint32_t end) {
+    for (uint32_t word = first; word < end; ++word) {
+      const uint32_t last = written_[word];
+      if ((last & 0x0FFFFFFFu) > known.at[last >> 28]) {
+        wrong("block %u: %s of %s %s UB byte %u, which %s of %s wrote, and nothing orders the two", block_, instruction.name, name_of(pipe),
+              span.is_write ? "overwrites" : "reads", word * 4, writer_name_[word], name_of(Pipe(last >> 28)));
+      }
+    }
+    if (!span.is_write) return;
+    for (int i = 0; i < 3; ++i) {
+      const uint32_t seen = known.at[READERS[i]];
+      for (uint32_t word = first; word < end; ++word) {
+        if (read_by_[i][word] <= seen) continue;
+        wrong("block %u: %s of %s overwrites UB byte %u, which %s reads, and nothing orders the two", block_, instruction.name, name_of(pipe),
+              word * 4, name_of(READERS[i]));
+      }
+    }
+  });
+}
+
+void Core::note(const Instruction &instruction, const Span &span) {
+  const Pipe pipe = instruction.pipe;
+  if (span.is_write) {
+    const uint32_t mine = packed(pipe == S ? STORES : pipe, instruction.number);
+    for_pieces(span, [&](uint32_t first, uint32_t end) {
+      std::fill(written_ + first, written_ + end, mine);
+      std::fill(writer_name_ + first, writer_name_ + end, instruction.name);
+    });
+    return;
+  }
+  uint32_t *reads = read_by_[reader_of(pipe)];
+  for_pieces(span, [&](uint32_t first, uint32_t end) {
+    for (uint32_t word = first; word < end; ++word) reads[word] = std::max(reads[word], instruction.number);
+  });
 }
 
 void Core::scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *name) {
@@ -288,7 +306,8 @@ void Core::scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *
   instruction.number = ++time_;
   Clock known = scalar_;
   known.at[S] = known.at[STORES] = time_;
-  note(instruction, Span{begin, bytes, is_write}, known);
+  compare(instruction, Span{begin, bytes, is_write}, known);
+  note(instruction, Span{begin, bytes, is_write});
   if (haste_ > 0 && random_.below(16) < haste_) step_any();
 }
 

@@ -198,7 +198,8 @@ private:
   bool step_any();
   void drain(const char *reason);
   void run_instruction(Instruction &instruction, Stream &stream);
-  void note(const Instruction &instruction, const Span &span, const Clock &known);
+  void compare(const Instruction &instruction, const Span &span, const Clock &known);
+  void note(const Instruction &instruction, const Span &span);
   void note_global(Pipe pipe, uint32_t number, const Clock &known, uint64_t begin, uint64_t bytes, bool is_write, bool is_atomic,
                    const char *name);
   void begin_block(uint32_t block);
