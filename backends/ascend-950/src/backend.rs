@@ -7,7 +7,7 @@ use deepinfer_plugin_api::abi::DI_COPY_P2P;
 use deepinfer_plugin_api::sdk::{Backend, DeviceInfo, Extras, Fault, GraphBackend};
 
 use crate::device::{self, Device, MOST_DEVICES};
-use crate::error::check;
+use crate::fill::fill;
 use crate::image;
 use crate::memory::{self, Buffer};
 use crate::stream::{Event, Stream};
@@ -124,24 +124,12 @@ impl Backend for Ascend {
         if !matches!(pattern_bytes, 1 | 2 | 4) {
             return Err(Fault::invalid(format!("patterns of {pattern_bytes} bytes do not exist; there are 1, 2, 4")));
         }
-        let bytes = count as usize * pattern_bytes as usize;
+        let bytes = usize::try_from(count).ok().and_then(|count| count.checked_mul(pattern_bytes as usize));
+        let bytes = bytes.ok_or_else(|| Fault::invalid(format!("a fill of {count} patterns has no end")))?;
         if bytes == 0 {
             return Ok(());
         }
-        let pattern = &pattern.to_le_bytes()[..pattern_bytes as usize];
-        let acl = stream.begin()?;
-        if stream.device().pinned(dst.addr()).is_some() {
-            stream.sync()?;
-            // SAFETY: the caller promises the memory, which is the host's.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(dst.cast::<u8>(), bytes) };
-            bytes.chunks_exact_mut(pattern.len()).for_each(|chunk| chunk.copy_from_slice(pattern));
-            return Ok(());
-        }
-        if pattern.iter().all(|byte| *byte == pattern[0]) {
-            // SAFETY: the caller promises the memory.
-            let code = unsafe { acl.aclrtMemsetAsync(dst, bytes, i32::from(pattern[0]), bytes, stream.raw()) };
-            return check("a fill", code);
-        }
-        Err(Fault::unsupported("a fill with a pattern of different bytes"))
+        // SAFETY: the caller promises the memory.
+        unsafe { fill(stream, dst, &pattern.to_le_bytes()[..pattern_bytes as usize], bytes) }
     }
 }

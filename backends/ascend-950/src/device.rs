@@ -49,6 +49,7 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, Fault> {
             total_bytes,
             compute_units: attribute(acl, device, sys::ACL_DEV_ATTR_VECTOR_CORE_NUM) as u32,
             pci_vendor: if image::is_twin() { 0 } else { PCI_VENDOR },
+            is_emulated: image::is_twin(),
             spaces: vec![space(DI_SPACE_DEVICE, total_bytes), space(DI_SPACE_HOST_PINNED, 0)],
             ..DeviceInfo::default()
         }

@@ -3,7 +3,7 @@
 //! - `acl`: CANN's runtime, or the fake one of the host twin, found when it is asked about; `acl/sys`: what bindgen makes of
 //!   `include/di_acl.h`.
 //! - `backend`: the runtime table; `device`, `memory`, `stream`, `graph`: its objects; `faults`: what kernels find wrong in
-//!   values; `error`: what a result means to the caller.
+//!   values; `fill`: the one kernel that is no op; `error`: what a result means to the caller.
 //! - `image`: the kernels, embedded by `build.rs`; `launch`: how one is queued.
 //! - `ops`: one file per op, named after it, beside `kernels/OP.cpp`; the meaning of each op is `plugin-api/OPS.md`.
 
@@ -14,11 +14,14 @@ mod backend;
 mod device;
 mod error;
 mod faults;
+mod fill;
 mod graph;
 mod image;
 mod launch;
 mod memory;
 mod ops;
 mod stream;
+#[cfg(all(test, ascend_twin))]
+mod tests;
 
 deepinfer_plugin_api::export_backend!(backend::Ascend);

@@ -68,7 +68,9 @@ Instruction *Core::take() {
 
 void Core::push(Instruction &instruction) {
   Stream &stream = streams_[instruction.pipe];
-  instruction.issued = ++time_;
+  // S has waited for what it knows of, and only then issued this.
+  instruction.issued = scalar_;
+  instruction.issued.at[S] = ++time_;
   if (instruction.kind == Instruction::RUN) instruction.number = ++stream.issued;
   else instruction.number = stream.issued;
   Instruction *kept = take();
@@ -99,7 +101,7 @@ bool Core::can_step(Pipe pipe) {
   if (!stream.window.empty()) return true;
   if (stream.rest.empty()) return false;
   const Instruction &next = *stream.rest.front();
-  return next.kind != Instruction::WAIT || flags_[next.flag].is_set;
+  return next.kind != Instruction::WAIT || !flags_[next.flag].sets.empty();
 }
 
 void Core::step(Pipe pipe) {
@@ -120,21 +122,19 @@ void Core::step(Pipe pipe) {
   --pending_;
   free_.push_back(instruction);
   stream.finished = instruction->number;
-  stream.known.at[S] = std::max(stream.known.at[S], instruction->issued);
+  stream.known.join(instruction->issued);
   switch (instruction->kind) {
   case Instruction::BARRIER: stream.known.at[pipe] = stream.finished; break;
   case Instruction::SET: {
-    Flag &flag = flags_[instruction->flag];
-    if (flag.is_set) wrong("%s sets a flag that is set already: nobody waited for it", instruction->name);
-    flag.is_set = true;
-    flag.clock = stream.known;
-    flag.clock.at[pipe] = stream.finished;
+    Clock done = stream.known;
+    done.at[pipe] = stream.finished;
+    flags_[instruction->flag].sets.push_back(done);
     break;
   }
   case Instruction::WAIT: {
-    Flag &flag = flags_[instruction->flag];
-    flag.is_set = false;
-    stream.known.join(flag.clock);
+    auto &sets = flags_[instruction->flag].sets;
+    stream.known.join(sets.front());
+    sets.erase(sets.begin());
     break;
   }
   default: {
@@ -178,13 +178,11 @@ std::string Core::waits() const {
 }
 
 void Core::set_flag(Pipe from, uint32_t flag, const char *name) {
+  if (++flags_.at(flag).ahead > 1) wrong("block %u: %s of a flag that is set already: a wait is missing", block_, name);
   if (from == S) {
-    ++time_;
-    Flag &state = flags_.at(flag);
-    if (state.is_set) wrong("%s sets a flag that is set already: nobody waited for it", name);
-    state.is_set = true;
-    state.clock = scalar_;
-    state.clock.at[S] = state.clock.at[STORES] = time_;
+    Clock done = scalar_;
+    done.at[S] = done.at[STORES] = ++time_;
+    flags_[flag].sets.push_back(done);
     return;
   }
   Instruction instruction;
@@ -196,12 +194,14 @@ void Core::set_flag(Pipe from, uint32_t flag, const char *name) {
 }
 
 void Core::wait_flag(Pipe pipe, uint32_t flag, const char *name) {
+  --flags_.at(flag).ahead;
   if (pipe == S) {
-    while (!flags_.at(flag).is_set) {
+    auto &sets = flags_[flag].sets;
+    while (sets.empty()) {
       if (!step_any()) stuck("S waits in %s for a flag that nobody sets; %s", name, waits().c_str());
     }
-    flags_[flag].is_set = false;
-    scalar_.join(flags_[flag].clock);
+    scalar_.join(sets.front());
+    sets.erase(sets.begin());
     ++time_;
     return;
   }
@@ -234,7 +234,7 @@ void Core::barrier_all() {
 
 void Core::run_instruction(Instruction &instruction, Stream &stream) {
   Clock known = stream.known;
-  known.at[S] = std::max(known.at[S], instruction.issued);
+  known.join(instruction.issued);
   // Compared before anything is noted: an instruction may write what it reads.
   for (uint32_t i = 0; i < instruction.spans; ++i) compare(instruction, instruction.span[i], known);
   for (uint32_t i = 0; i < instruction.spans; ++i) note(instruction, instruction.span[i]);
@@ -441,8 +441,9 @@ uint32_t Core::init_buffer(uint32_t bytes, bool is_queue, int queue) {
   buffers_.push_back(buffer);
   if (is_queue) {
     // Ready, and free: the latter is set from the beginning.
-    flags_.resize(PAIRS * FLAG_IDS + 2 * MOST_BUFFERS);
-    flags_[PAIRS * FLAG_IDS + 2 * (buffers_.size() - 1) + 1].is_set = true;
+    Flag &is_free = flags_[PAIRS * FLAG_IDS + 2 * (buffers_.size() - 1) + 1];
+    is_free.sets.emplace_back();
+    is_free.ahead = 1;
   }
   return uint32_t(buffers_.size() - 1);
 }
@@ -468,6 +469,7 @@ uint32_t Core::allocate(int index) {
     if (buffers_[buffer].is_allocated) continue;
     queue.next = (buffer - queue.first + 1) % queue.count;
     buffers_[buffer].is_allocated = true;
+    buffers_[buffer].was_queued = false;
     if (queue.producer == queue.consumer) barrier(queue.producer);
     wait_flag(queue.producer, free_flag(buffer), "AllocTensor");
     return buffer;
@@ -493,6 +495,7 @@ uint32_t Core::dequeue(int index) {
   if (queue.waiting.empty()) wrong("block %u: DeQue of an empty queue: EnQue is missing", block_);
   const uint32_t buffer = queue.waiting.front();
   queue.waiting.pop_front();
+  buffers_[buffer].was_queued = true;
   wait_flag(queue.consumer, ready_flag(buffer), "DeQue");
   if (queue.producer == queue.consumer) barrier(queue.consumer);
   return buffer;
@@ -506,6 +509,9 @@ void Core::free_tensor(int index, uint32_t buffer, uint32_t generation) {
   }
   for (uint32_t waiting : queue.waiting) {
     if (waiting == buffer) wrong("block %u: FreeTensor of a tensor that is in the queue: DeQue is missing", block_);
+  }
+  if (queue.producer != queue.consumer && !buffers_[buffer].was_queued) {
+    wrong("block %u: FreeTensor of a tensor that was not in the queue: EnQue and DeQue are missing", block_);
   }
   buffers_[buffer].is_allocated = false;
   ++buffers_[buffer].generation;
@@ -558,7 +564,11 @@ void Core::begin_block(uint32_t block) {
     stream.issued = stream.finished = 0;
     stream.known = Clock();
   }
-  flags_.assign(PAIRS * FLAG_IDS + 2 * MOST_BUFFERS, Flag());
+  flags_.resize(PAIRS * FLAG_IDS + 2 * MOST_BUFFERS);
+  for (Flag &flag : flags_) {
+    flag.sets.clear();
+    flag.ahead = 0;
+  }
   taken_.assign(PAIRS * FLAG_IDS, 0);
   buffers_.clear();
   queues_.clear();
@@ -579,7 +589,7 @@ void Core::end_block() {
     if (buffer.is_allocated) wrong("block %u: a tensor of %u bytes was not freed", block_, buffer.bytes);
   }
   for (uint32_t i = 0; i < PAIRS * FLAG_IDS; ++i) {
-    if (flags_[i].is_set) {
+    if (!flags_[i].sets.empty()) {
       wrong("block %u: event %u from %s to %s is left set at the end: a wait is missing", block_, i % FLAG_IDS,
             name_of(Pipe(i / FLAG_IDS / PIPES)), name_of(Pipe(i / FLAG_IDS % PIPES)));
     }

@@ -75,17 +75,18 @@ struct Instruction {
   Kind kind;
   uint8_t spans = 0;
   uint32_t number = 0; // place in its stream, from 1
-  uint32_t issued = 0; // the time of S when it was issued
   uint32_t flag = 0;
+  Clock issued; // what S knew, and its time
   Span span[SPANS];
   GlobalSpan global;
   void (*run)(const void *payload) = nullptr;
   alignas(16) unsigned char payload[PAYLOAD];
 };
 
+// Sets that nobody has waited for yet, in their order, with what each tells the one who waits.
 struct Flag {
-  bool is_set = false;
-  Clock clock;
+  std::vector<Clock> sets;
+  int ahead = 0; // sets less waits, as the kernel names them
 };
 
 // A piece of the UB that InitBuffer gave out.
@@ -93,7 +94,7 @@ struct Buffer {
   uint32_t begin, bytes;
   // Counts up when a tensor of it is freed: older tensors are dead.
   uint32_t generation = 0;
-  bool is_queue = false, is_allocated = false;
+  bool is_queue = false, is_allocated = false, was_queued = false;
   int queue = -1;
 };
 

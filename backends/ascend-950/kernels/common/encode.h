@@ -7,6 +7,7 @@
 #pragma once
 
 #include "bits.h"
+#include "division.h"
 #include "sync.h"
 #include "tiling.h"
 
@@ -32,9 +33,6 @@ template <> struct Scaled<FP4_ROW16> : Scaled<FP4_ROW32> {
   // The floor is 6 * 2^-9.
   static constexpr uint32_t GROUP = 16, FLOOR_BITS = 0x3C400000u;
 };
-
-// Quotients rounded to nearest even, denormals kept.
-static constexpr AscendC::DivConfig EXACT_DIVISION = {AscendC::DivAlgo::PRECISION_0ULP_FTZ_FALSE};
 
 constexpr uint32_t CODED_COLUMNS = 2048;
 __aicore__ constexpr int32_t signed_bits(uint32_t bits) { return static_cast<int32_t>(bits); }

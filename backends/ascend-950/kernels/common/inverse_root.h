@@ -11,6 +11,7 @@
 #pragma once
 
 #include "bits.h"
+#include "division.h"
 #include "float_rows.h"
 #include "tiling.h"
 #include "two_float.h"
@@ -72,12 +73,11 @@ public:
   __aicore__ inline void finish(uint32_t rows) {
     using namespace AscendC;
     const int32_t count = static_cast<int32_t>(rows);
-    static constexpr DivConfig EXACT = {DivAlgo::PRECISION_0ULP_FTZ_FALSE};
     const LocalTensor<float> m = vector(MEAN), y = vector(ROOT), one = vector(ONE), h = vector(A), h_low = vector(B), p = vector(C), p_low = vector(D),
                              scratch = vector(E);
     order<HardEvent::S_V>();
     Duplicate(one, 1.0f, count);
-    Div<float, EXACT>(m, m, vector(COUNT), count);
+    Div<float, EXACT_DIVISION>(m, m, vector(COUNT), count);
     vector_barrier();
     Add(m, m, vector(EPS), count);
     vector_barrier();
