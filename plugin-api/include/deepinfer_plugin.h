@@ -154,6 +154,8 @@ typedef struct DiDeviceInfo {
   int32_t numa_node;
   uint32_t n_spaces, compute_units, isolation;
 } DiDeviceInfo;
+/* caps: a model of a device, on the host's processor; used only where a person names it */
+#define DI_CAP_EMULATED 1u
 #define DI_SPACE_DEVICE 0u
 #define DI_SPACE_HOST_PINNED 1u   /* host memory that the device reads directly */
 #define DI_SPACE_HOST_PAGEABLE 2u /* host memory that only copies reach */

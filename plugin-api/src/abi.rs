@@ -356,7 +356,7 @@ pub struct DiDeviceInfo {
     pub ordinal: i32,
     /// PCI vendor id, or 0.
     pub pci_vendor: u32,
-    /// Reserved, 0.
+    /// `DI_CAP_*` bits.
     pub caps: u64,
     /// Bit `1 << code` per `DI_CODE_*` with native arithmetic.
     pub dtype_mask: u64,
@@ -379,6 +379,9 @@ pub struct DiDeviceInfo {
     /// 0: whole device. 1: a partition of it.
     pub isolation: u32,
 }
+
+/// What a device is ([`DiDeviceInfo::caps`]): a model of one, on the host's processor. It is used only where a person names it.
+pub const DI_CAP_EMULATED: u32 = 1;
 
 /// Memory space kind: memory of the device.
 pub const DI_SPACE_DEVICE: u32 = 0;

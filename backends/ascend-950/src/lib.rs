@@ -1,11 +1,27 @@
-//! Huawei Ascend NPUs, with the Ascend 950 as the aim.
+//! Huawei Ascend NPUs, with the Ascend 950 as the aim. Nothing of it has run on a device: see the README.
 //!
-//! This version finds the runtime of CANN and its devices and has no kernels: every op of the catalogue is missing, and a
-//! device cannot be opened. CANN is looked for when it is asked about, so that the plugin builds and loads on machines
-//! without it.
+//! - `acl`: CANN's runtime, or the fake one of the host twin, found when it is asked about; `acl/sys`: what bindgen makes of
+//!   `include/di_acl.h`.
+//! - `backend`: the runtime table; `device`, `memory`, `stream`, `graph`: its objects; `faults`: what kernels find wrong in
+//!   values; `fill`: the one kernel that is no op; `error`: what a result means to the caller.
+//! - `image`: the kernels, embedded by `build.rs`; `launch`: how one is queued.
+//! - `ops`: one file per op, named after it, beside `kernels/OP.cpp`; the meaning of each op is `plugin-api/OPS.md`.
 
-#![deny(unsafe_code)]
+#![allow(unsafe_code)]
 
 mod acl;
+mod backend;
+mod device;
+mod error;
+mod faults;
+mod fill;
+mod graph;
+mod image;
+mod launch;
+mod memory;
+mod ops;
+mod stream;
+#[cfg(all(test, ascend_twin))]
+mod tests;
 
-deepinfer_plugin_api::export_backend!(deepinfer_plugin_api::sdk::ProbeOnly<acl::Ascend>);
+deepinfer_plugin_api::export_backend!(backend::Ascend);

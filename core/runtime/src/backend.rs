@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use deepinfer_plugin_api::CatalogueId;
 use deepinfer_plugin_api::abi::{
-    DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_INTERNAL, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY, DI_PF_BATCH_INVARIANT,
-    DI_PF_CAPTURABLE, DI_PF_CONCURRENT, DI_PF_DETERMINISTIC, DI_TABLE_GRAPH, DiBackend, DiBackendApi, DiDeviceInfo,
-    DiError, DiGraphApi, DiOpEntry, DiRuntimeApi,
+    DI_CAP_EMULATED, DI_DEVICE_CPU, DI_E_DEVICE_LOST, DI_E_INTERNAL, DI_E_PANIC, DI_EF_POISONED, DI_EF_STICKY,
+    DI_PF_BATCH_INVARIANT, DI_PF_CAPTURABLE, DI_PF_CONCURRENT, DI_PF_DETERMINISTIC, DI_TABLE_GRAPH, DiBackend,
+    DiBackendApi, DiDeviceInfo, DiError, DiGraphApi, DiOpEntry, DiRuntimeApi,
 };
 use serde::{Deserialize, Serialize};
 
@@ -141,6 +141,8 @@ pub struct DeviceInfo {
     pub pci_vendor: u32,
     /// NUMA node, or -1.
     pub numa_node: i32,
+    /// Whether it is a model of a device that runs on the host's processor.
+    pub is_emulated: bool,
 }
 
 impl DeviceInfo {
@@ -317,6 +319,7 @@ impl LoadedBackend {
             compute_units: info.compute_units,
             pci_vendor: info.pci_vendor,
             numa_node: info.numa_node,
+            is_emulated: info.caps & u64::from(DI_CAP_EMULATED) != 0,
         })
     }
 }

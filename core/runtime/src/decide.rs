@@ -26,6 +26,8 @@ pub enum Tried {
         devices: Result<u32, String>,
         /// Whether the first device is the host's own processor, or why that cannot be told.
         first_is_cpu: Result<bool, String>,
+        /// Whether the first device is a model of one, which is used only where a person names it.
+        first_is_emulated: bool,
         /// Ops of the text profile that it lacks.
         missing_ops: Vec<String>,
     },
@@ -53,6 +55,7 @@ impl Tried {
         let first = devices.is_ok().then(|| backend.device_info(0).map_err(|error| error.to_string()));
         Self::Backend {
             name: backend.name().to_owned(),
+            first_is_emulated: matches!(&first, Some(Ok(info)) if info.is_emulated),
             first_is_cpu: first.unwrap_or_else(|| Err("it has no device".to_owned())).map(|info| info.is_cpu()),
             devices,
             missing_ops: missing_ops(backend, TEXT_PROFILE).into_iter().map(str::to_owned).collect(),
@@ -247,6 +250,12 @@ impl Deciding<'_> {
             Tried::Backend { name, devices: Err(reason), .. } => {
                 unfit(format!("{path}: the backend {name} has no device: {reason}"), false)
             }
+            Tried::Backend { name, first_is_emulated: true, .. } => unfit(
+                format!(
+                    "{path}: the first device of the backend {name} is emulated, and is used only when it is named"
+                ),
+                false,
+            ),
             Tried::Backend { name, missing_ops, .. } if !missing_ops.is_empty() => {
                 let missing = describe_missing(&missing_ops, TEXT_PROFILE);
                 unfit(format!("{path}: the backend {name} does not implement {missing}"), true)
@@ -413,7 +422,7 @@ mod tests {
 
     fn backend(name: &str, is_cpu: bool) -> Tried {
         let (devices, first_is_cpu, missing_ops) = (Ok(2), Ok(is_cpu), Vec::new());
-        Tried::Backend { name: name.to_owned(), devices, first_is_cpu, missing_ops }
+        Tried::Backend { name: name.to_owned(), devices, first_is_cpu, first_is_emulated: false, missing_ops }
     }
 
     /// Decides, and lists what was tried, by the names of the files and with the options.
@@ -453,6 +462,24 @@ mod tests {
             matches!(&decision.steps[1].verdict, Verdict::NotNeeded { reason } if reason.contains("a device goes"))
         );
         assert_eq!(decision.steps[3].verdict, Verdict::PassedOver { reason: "no".into(), is_at_fault: true });
+    }
+
+    #[test]
+    fn auto_takes_no_emulated_device() {
+        let (_folder, candidates) = candidates(&[("a_twin", Some((9, &[][..]))), ("cpu", None)]);
+        let result = |name: &str| match backend(name, name == "cpu") {
+            Tried::Backend { name, devices, first_is_cpu, missing_ops, .. } if name == "a_twin" => {
+                Tried::Backend { name, devices, first_is_cpu, first_is_emulated: true, missing_ops }
+            }
+            other => other,
+        };
+        let (decision, _) = decided("auto", &candidates, None, result);
+        assert_eq!(decision.chosen.unwrap().index, 1);
+        let Verdict::PassedOver { reason, is_at_fault: false } = &decision.steps[0].verdict else { panic!() };
+        assert!(reason.ends_with("is emulated, and is used only when it is named"), "{reason}");
+        assert_eq!(decided("a_twin", &candidates, None, result).0.chosen.unwrap().index, 0);
+        // Nor where there is nothing else.
+        assert!(decided("auto", &candidates[..1], None, result).0.chosen.is_err());
     }
 
     #[test]

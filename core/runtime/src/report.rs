@@ -187,6 +187,7 @@ impl BackendReport {
                 Tried::Backend {
                     name: details.name.clone(),
                     devices: first.map(|_| details.devices.len() as u32).ok_or_else(no_device),
+                    first_is_emulated: first.is_some_and(|device| device.info.is_emulated),
                     first_is_cpu: first.map(|device| device.info.is_cpu()).ok_or_else(no_device),
                     missing_ops: details.missing_ops.clone(),
                 }
@@ -304,7 +305,8 @@ impl BackendDetails {
         for DeviceReport { info, .. } in &self.devices {
             let gib = info.memory_bytes as f64 / f64::from(1 << 30);
             let (name, arch) = (one_line(&info.name), one_line(&info.arch));
-            writeln!(f, "  device {}: {name} ({arch}, {gib:.1} GiB)", info.index)?;
+            let emulated = if info.is_emulated { ", emulated on this processor" } else { "" };
+            writeln!(f, "  device {}: {name} ({arch}, {gib:.1} GiB{emulated})", info.index)?;
         }
         let list: Vec<String> = self.ops.iter().map(|op| format!("{}@{}", one_line(&op.name), op.version)).collect();
         let colon = if list.is_empty() { "" } else { ": " };

@@ -30,6 +30,8 @@ pub struct DeviceInfo {
     pub dtype_mask: u64,
     /// Whether this is a partition of a device.
     pub is_partition: bool,
+    /// Whether this is a model of a device that runs on the host's processor, and is used only where a person names it.
+    pub is_emulated: bool,
     /// Memory spaces by id, from 0, the device's own memory. Empty: there is that one, of `total_bytes`.
     pub spaces: Vec<SpaceInfo>,
 }
@@ -47,6 +49,7 @@ impl Default for DeviceInfo {
             uuid: [0; 16],
             dtype_mask: 0,
             is_partition: false,
+            is_emulated: false,
             spaces: Vec::new(),
         }
     }

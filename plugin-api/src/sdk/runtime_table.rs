@@ -207,7 +207,7 @@ unsafe extern "C" fn device_info<B: Backend>(
                 device_type: info.device_type,
                 ordinal: index as i32,
                 pci_vendor: info.pci_vendor,
-                caps: 0,
+                caps: if info.is_emulated { u64::from(DI_CAP_EMULATED) } else { 0 },
                 dtype_mask: info.dtype_mask,
                 layout_mask: 1,
                 name: di_str(&info.name),

@@ -139,7 +139,9 @@ fn describe_device(text: &mut String, DeviceReport { info, spaces }: &DeviceRepo
     let (name, arch) = (one_line(&info.name), one_line(&info.arch));
     let node = if info.numa_node < 0 { String::new() } else { format!(", NUMA node {}", info.numa_node) };
     let (memory, units) = (gib(info.memory_bytes), info.compute_units);
-    let _ = writeln!(text, "    device {}: {name} ({arch}, {memory}, {units} compute units{node})", info.index);
+    let emulated = if info.is_emulated { ", emulated on this processor" } else { "" };
+    let _ =
+        writeln!(text, "    device {}: {name} ({arch}, {memory}, {units} compute units{node}{emulated})", info.index);
     for space in spaces {
         let (id, kind, align, grain) = (space.id, &space.kind, space.min_align, space.granularity);
         let bytes = if space.total_bytes == 0 { String::new() } else { format!(", {}", gib(space.total_bytes)) };

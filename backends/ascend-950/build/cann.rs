@@ -1,0 +1,62 @@
+//! CANN's compiler for the device.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::images::Compiler;
+
+/// Where a toolkit keeps the compiler.
+const PLACES: [&str; 3] = ["bin/bisheng", "compiler/ccec_compiler/bin/bisheng", "tools/bisheng_compiler/bin/bisheng"];
+
+const FLAGS: [&str; 6] = ["-x", "asc", "-O2", "-std=c++17", "--npu-arch=dav-3510", "-shared"];
+
+/// `bisheng` of an installed toolkit.
+pub(crate) struct Bisheng {
+    root: PathBuf,
+    program: PathBuf,
+    identity: String,
+}
+
+impl Bisheng {
+    /// Looks below `ASCEND_HOME_PATH`.
+    pub(crate) fn find(root: &Path) -> Result<Self, String> {
+        let home = env::var_os("ASCEND_HOME_PATH").map(PathBuf::from);
+        let home = home.ok_or("ASCEND_HOME_PATH names no CANN toolkit; its set_env.sh sets it")?;
+        let program = PLACES.iter().map(|place| home.join(place)).find(|path| path.is_file());
+        let program = program.ok_or_else(|| {
+            format!("there is no bisheng in the CANN toolkit {}: install its development part", home.display())
+        })?;
+        println!("cargo::rerun-if-changed={}", program.display());
+        let printed = Command::new(&program).arg("--version").output();
+        let printed = printed.map_err(|e| format!("{} does not run: {e}", program.display()))?;
+        let identity = format!("{}{FLAGS:?}", String::from_utf8_lossy(&printed.stdout));
+        Ok(Self { root: root.to_owned(), program, identity })
+    }
+}
+
+impl Compiler for Bisheng {
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    fn shared(&self) -> Vec<PathBuf> {
+        vec![self.root.join("kernels/common")]
+    }
+
+    fn run(&self, source: &Path, image: &Path) -> Result<(), String> {
+        let mut command = Command::new(&self.program);
+        command.current_dir(&self.root).args(FLAGS).args(["-I", "kernels"]);
+        let run = command.arg(crate::relative(source, &self.root)).arg("-o").arg(image).output();
+        let run = run.map_err(|e| format!("{} does not run: {e}", self.program.display()))?;
+        if run.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&run.stderr);
+        Err(format!("{} is not compiled ({}):\n{said}", crate::relative(source, &self.root).display(), run.status))
+    }
+}

@@ -1,0 +1,105 @@
+//! The host twin: kernels and the fake runtime as shared objects of this machine, by the C++ compiler.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::images::Compiler;
+
+/// `twin/` stands where the vendor's headers would be. Contraction is off because a vector instruction rounds once.
+const FLAGS: [&str; 9] = [
+    "-std=c++17",
+    "-O2",
+    "-g0",
+    "-fPIC",
+    "-pthread",
+    "-ffp-contract=off",
+    "-fvisibility=default",
+    "-Wall",
+    "-Wno-unknown-pragmas",
+];
+
+/// The C++ compiler, GCC or Clang.
+pub(crate) struct Gcc {
+    root: PathBuf,
+    tool: cc::Tool,
+    identity: String,
+    /// The twin, which is part of every kernel's image.
+    objects: Vec<PathBuf>,
+}
+
+impl Gcc {
+    /// The compiler that Cargo's users choose by `CXX`.
+    pub(crate) fn find(root: &Path, output: &Path) -> Result<Self, String> {
+        let mut build = cc::Build::new();
+        build.cpp(true).cargo_metadata(false).cargo_warnings(false).warnings(false).out_dir(output);
+        let tool = build.try_get_compiler().map_err(|e| format!("no C++ compiler: {e}"))?;
+        if !tool.is_like_gnu() && !tool.is_like_clang() {
+            return Err(format!("{} is neither GCC nor Clang", tool.path().display()));
+        }
+        let printed = Command::new(tool.path()).arg("--version").output();
+        let printed = printed.map_err(|e| format!("no C++ compiler: {} does not run: {e}", tool.path().display()))?;
+        let version = String::from_utf8_lossy(&printed.stdout).into_owned();
+        let identity = format!("{version}{FLAGS:?}{:?}", std::env::var_os("CXXFLAGS"));
+        let mut gcc = Self { root: root.to_owned(), identity, tool, objects: Vec::new() };
+        let files = fs::read_dir(root.join("twin")).into_iter().flatten().filter_map(Result::ok);
+        let mut sources: Vec<PathBuf> = files.map(|entry| entry.path()).filter(|path| is_source(path)).collect();
+        sources.sort();
+        let objects = sources.iter().map(|source| gcc.image(source, output));
+        gcc.objects = objects.collect::<Result<_, _>>().unwrap_or_else(|problem| panic!("{problem}"));
+        Ok(gcc)
+    }
+
+    /// The fake runtime.
+    pub(crate) fn fake(&self, output: &Path) -> PathBuf {
+        self.image(&self.root.join("fake/ascendcl.cpp"), output).unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    fn is_of(&self, source: &Path, folder: &str) -> bool {
+        source.starts_with(self.root.join(folder))
+    }
+}
+
+fn is_source(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "cpp")
+}
+
+impl Compiler for Gcc {
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    fn shared(&self) -> Vec<PathBuf> {
+        ["twin", "kernels/common", "include", "fake"].map(|folder| self.root.join(folder)).into()
+    }
+
+    fn extension(&self, source: &Path) -> &'static str {
+        if self.is_of(source, "twin") { "o" } else { "so" }
+    }
+
+    fn run(&self, source: &Path, image: &Path) -> Result<(), String> {
+        let mut command = self.tool.to_command();
+        // Messages name sources by a path that does not depend on where the repository lies.
+        command.current_dir(&self.root).args(FLAGS).args(["-I", "twin", "-I", "kernels"]);
+        command.arg(crate::relative(source, &self.root));
+        if self.is_of(source, "twin") {
+            command.arg("-c");
+        } else {
+            command.arg("-shared");
+        }
+        if self.is_of(source, "kernels") {
+            command.args(&self.objects);
+        }
+        let run = command.args(["-ldl", "-o"]).arg(image).output();
+        let run = run.map_err(|e| format!("{} does not run: {e}", self.tool.path().display()))?;
+        if run.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&run.stderr);
+        Err(format!("{} is not compiled ({}):\n{said}", crate::relative(source, &self.root).display(), run.status))
+    }
+}

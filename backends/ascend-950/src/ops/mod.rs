@@ -1,0 +1,8 @@
+//! One file per op: what cannot be checked on the device, the blocks, and the launch. An op without a file is missing.
+
+// Kernel functions have the signature of the SDK.
+#![allow(clippy::needless_pass_by_value)]
+
+mod gather;
+mod rms_norm;
+mod rstd;

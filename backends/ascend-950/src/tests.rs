@@ -1,0 +1,198 @@
+//! The objects of the runtime table on the host twin, in this process and without injected faults; those are in
+//! `tests/tests/ascend.rs`, which starts a process for each.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use deepinfer_plugin_api::abi::{DI_COPY_D2D, DI_COPY_D2H, DI_COPY_H2D, DI_SPACE_DEVICE, DI_SPACE_HOST_PINNED};
+use deepinfer_plugin_api::sdk::{Backend, Fault, FaultCode, GraphBackend};
+
+use crate::acl::sys;
+use crate::backend::Ascend;
+use crate::device::Device;
+use crate::memory::Buffer;
+use crate::stream::{Event, Stream};
+
+struct Opened {
+    backend: Ascend,
+    device: Arc<Device>,
+    stream: Stream,
+}
+
+fn open() -> Opened {
+    let backend = Ascend::start("").unwrap();
+    let device = backend.open_device(0).unwrap();
+    let stream = backend.create_stream(&device).unwrap();
+    Opened { backend, device, stream }
+}
+
+impl Opened {
+    fn alloc(&self, space: u32, bytes: u64) -> (Buffer, *mut c_void) {
+        self.backend.alloc(&self.device, space, bytes, 64).unwrap()
+    }
+
+    fn copy(&self, dst: *mut c_void, src: *const c_void, bytes: u64, kind: u32) -> Result<(), Fault> {
+        // SAFETY: of every test: both sides are alive until the stream was waited for.
+        unsafe { self.backend.copy(&self.stream, dst, src, bytes, kind) }
+    }
+
+    fn fill(&self, dst: *mut c_void, pattern: u32, pattern_bytes: u32, count: u64) -> Result<(), Fault> {
+        // SAFETY: as above.
+        unsafe { self.backend.fill(&self.stream, dst, pattern, pattern_bytes, count) }
+    }
+
+    fn read<const N: usize>(&self, src: *const c_void) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.copy(bytes.as_mut_ptr().cast(), src, N as u64, DI_COPY_D2H).unwrap();
+        self.stream.sync().unwrap();
+        bytes
+    }
+}
+
+#[track_caller]
+fn is_capture(result: Result<impl Sized, Fault>, vendor_code: i32) {
+    let fault = result.err().expect("it is refused");
+    assert_eq!((fault.code, fault.vendor_code), (FaultCode::NotCapturable, vendor_code), "{fault}");
+}
+
+#[test]
+fn what_a_capture_cannot_hold_ends_it_and_nothing_else() {
+    let o = open();
+    let (_memory, on_device) = o.alloc(DI_SPACE_DEVICE, 64);
+    let event = o.backend.create_event(&o.device).unwrap();
+    let ordinary = [7_u8; 64];
+    let attempts: [&dyn Fn() -> Result<(), Fault>; 4] = [
+        &|| o.backend.sync_stream(&o.stream),
+        &|| o.backend.record_event(&event, &o.stream),
+        &|| o.backend.wait_event(&o.stream, &event),
+        &|| o.copy(on_device, ordinary.as_ptr().cast(), 64, DI_COPY_H2D),
+    ];
+    for attempt in attempts {
+        o.backend.begin_capture(&o.stream).unwrap();
+        is_capture(attempt(), sys::ACL_ERROR_RT_STREAM_CAPTURED);
+        is_capture(o.backend.end_capture(&o.stream), sys::ACL_ERROR_RT_CAPTURE_INVALIDATED);
+        // The stream works as before.
+        o.fill(on_device, 0x5A, 1, 64).unwrap();
+        assert_eq!(o.read::<64>(on_device), [0x5A; 64]);
+    }
+}
+
+#[test]
+fn a_capture_forbids_allocations_and_other_captures_but_stays_valid() {
+    let o = open();
+    o.backend.begin_capture(&o.stream).unwrap();
+    is_capture(o.backend.alloc(&o.device, DI_SPACE_DEVICE, 64, 64), sys::ACL_ERROR_RT_STREAM_CAPTURED);
+    is_capture(o.backend.begin_capture(&o.stream), sys::ACL_ERROR_RT_STREAM_CAPTURED);
+    o.backend.end_capture(&o.stream).unwrap();
+    assert_eq!(o.backend.end_capture(&o.stream).err().unwrap().code, FaultCode::Internal);
+}
+
+#[test]
+fn recorded_work_is_done_when_it_is_launched_as_often_as_it_is() {
+    let o = open();
+    let (_a, a) = o.alloc(DI_SPACE_DEVICE, 64);
+    let (_b, b) = o.alloc(DI_SPACE_DEVICE, 64);
+    o.fill(a, 1, 1, 64).unwrap();
+    o.fill(b, 0, 1, 64).unwrap();
+    o.backend.begin_capture(&o.stream).unwrap();
+    o.copy(b, a, 32, DI_COPY_D2D).unwrap();
+    // A kernel, whose numbers go by value.
+    o.fill(a, 0x0304_0102, 4, 16).unwrap();
+    let graph = o.backend.end_capture(&o.stream).unwrap();
+    let executable = o.backend.instantiate(&graph).unwrap();
+    drop(graph);
+    assert_eq!(o.read::<64>(a), [1; 64], "recording runs nothing");
+    o.backend.launch(&executable, &o.stream).unwrap();
+    assert_eq!(o.read::<4>(b), [1; 4]);
+    assert_eq!(o.read::<4>(a), [2, 1, 4, 3]);
+    o.backend.launch(&executable, &o.stream).unwrap();
+    assert_eq!(o.read::<4>(b), [2, 1, 4, 3]);
+    assert_eq!(o.read::<64>(b)[32..], [0; 32]);
+}
+
+#[test]
+fn patterns_of_every_width_fill_what_they_are_told_and_no_more() {
+    let o = open();
+    let (_memory, memory) = o.alloc(DI_SPACE_DEVICE, 100_064);
+    for (pattern, width) in [(0xAB_u32, 1), (0xABCD, 2), (0x0102_0304, 4), (0x0707_0707, 4)] {
+        o.fill(memory, 0, 1, 100_064).unwrap();
+        let count = 100_000 / u64::from(width);
+        o.fill(memory.wrapping_byte_add(32), pattern, width, count).unwrap();
+        let bytes = o.read::<100_064>(memory);
+        let wanted: Vec<u8> = pattern.to_le_bytes()[..width as usize].repeat(count as usize);
+        assert!(bytes[..32].iter().chain(&bytes[100_032..]).all(|byte| *byte == 0), "{pattern:#x}");
+        assert!(bytes[32..100_032] == wanted[..], "{pattern:#x}");
+    }
+}
+
+#[test]
+fn pinned_memory_is_the_hosts_and_the_devices() {
+    let o = open();
+    let (_pinned, pinned) = o.alloc(DI_SPACE_HOST_PINNED, 64);
+    let (_memory, memory) = o.alloc(DI_SPACE_DEVICE, 64);
+    // As memory of the device, which the boundary calls it, and as the host's.
+    o.fill(pinned, 0x1234, 2, 32).unwrap();
+    o.copy(memory, pinned, 64, DI_COPY_D2D).unwrap();
+    assert_eq!(o.read::<64>(memory), <[u8; 64]>::try_from([0x34, 0x12].repeat(32)).unwrap());
+    let ordinary = [9_u8; 64];
+    o.copy(pinned, ordinary.as_ptr().cast(), 64, DI_COPY_H2D).unwrap();
+    assert_eq!(o.read::<64>(pinned), ordinary);
+}
+
+/// Writes a fault as a kernel does.
+fn leave_fault(o: &Opened, stream: &Stream, word: u32) {
+    let (pinned, address) = o.alloc(DI_SPACE_HOST_PINNED, 64);
+    // SAFETY: pinned memory of our own, alive until the wait.
+    unsafe {
+        address.cast::<u32>().write(word);
+        o.backend.copy(stream, stream.fault_word().cast(), address, 4, DI_COPY_H2D).unwrap();
+    }
+    let passed = Event::new(&o.device).unwrap();
+    // Not through the backend, which would take the fault out.
+    let acl = o.device.bind().unwrap();
+    // SAFETY: the stream is alive.
+    assert_eq!(unsafe { acl.aclrtSynchronizeStream(stream.raw()) }, 0);
+    drop((passed, pinned));
+}
+
+#[test]
+fn what_a_kernel_finds_is_told_once_by_whoever_waits() {
+    let o = open();
+    let op = deepinfer_plugin_api::generated::OPS.iter().find(|op| op.name == "moe_dispatch").unwrap();
+    let word = op.id | 1 << 24;
+    for by_event in [false, true] {
+        leave_fault(&o, &o.stream, word);
+        let (first, second) = (Event::new(&o.device).unwrap(), Event::new(&o.device).unwrap());
+        first.record(&o.stream).unwrap();
+        second.record(&o.stream).unwrap();
+        let fault = if by_event { first.sync() } else { o.stream.sync() }.unwrap_err();
+        assert_eq!((fault.code, fault.origin.as_deref()), (FaultCode::Invalid, Some("moe_dispatch")));
+        assert!(fault.message.contains(op.refuses[0].when), "{fault}");
+        // Both events show the same finding.
+        second.sync().unwrap();
+        first.sync().unwrap();
+        o.stream.sync().unwrap();
+        // What is found later is told again.
+        leave_fault(&o, &o.stream, word);
+        assert!(o.stream.sync().is_err());
+        assert!(o.stream.sync().is_ok());
+    }
+}
+
+#[test]
+fn an_event_orders_two_streams() {
+    let o = open();
+    let other = o.backend.create_stream(&o.device).unwrap();
+    let (_memory, memory) = o.alloc(DI_SPACE_DEVICE, 1 << 20);
+    let (_copy, copy) = o.alloc(DI_SPACE_DEVICE, 1 << 20);
+    for round in 1..50_u32 {
+        o.fill(memory, round, 4, 1 << 18).unwrap();
+        let event = o.backend.create_event(&o.device).unwrap();
+        o.backend.record_event(&event, &o.stream).unwrap();
+        o.backend.wait_event(&other, &event).unwrap();
+        // SAFETY: both are alive until the wait.
+        unsafe { o.backend.copy(&other, copy, memory, 1 << 20, DI_COPY_D2D).unwrap() };
+        o.backend.sync_stream(&other).unwrap();
+        assert_eq!(o.read::<4>(copy.wrapping_byte_add((1 << 20) - 4)), round.to_le_bytes());
+    }
+}

@@ -1,0 +1,123 @@
+// Compare writes one bit per element, the lowest bit of a byte first; Select reads such bits.
+
+#ifndef DEEPINFER_ASCEND_TWIN_COMPARE_H
+#define DEEPINFER_ASCEND_TWIN_COMPARE_H
+
+#include "convert.h"
+
+namespace AscendC {
+
+enum class CMPMODE : uint8_t { LT = 0, GT, EQ, LE, GE, NE };
+enum class SELMODE : uint8_t { VSEL_CMPMASK_SPR = 0, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE };
+
+} // namespace AscendC
+
+namespace di_twin {
+
+// A NaN is unequal to everything and neither above nor below.
+template <class T> bool compares(T a, T b, AscendC::CMPMODE mode) {
+  using AscendC::CMPMODE;
+  if constexpr (is_any<T, half, bfloat16_t>()) {
+    return compares(to_float(a), to_float(b), mode);
+  } else {
+    switch (mode) {
+    case CMPMODE::LT: return a < b;
+    case CMPMODE::GT: return a > b;
+    case CMPMODE::EQ: return a == b;
+    case CMPMODE::LE: return a <= b;
+    case CMPMODE::GE: return a >= b;
+    default: return a != b;
+    }
+  }
+}
+
+// Bits of whole bytes.
+template <class U> void mask_operand(Instruction &instruction, const LocalTensor<U> &tensor, uint32_t count, bool is_write) {
+  static_assert(sizeof(U) == 1 || is_any<U, uint16_t, uint32_t, uint64_t>(), "bits lie in unsigned numbers");
+  operand(instruction, tensor.template ReinterpretCast<uint8_t>(), (count + 7) / 8, is_write);
+}
+
+// f(i) for each bit; what is beyond `count` in the last byte is 0.
+template <class F> void write_bits(uint8_t *to, uint32_t count, const F &f) {
+  for (uint32_t i = 0; i < count; i += 8) {
+    uint8_t byte = 0;
+    for (uint32_t j = i; j < i + 8 && j < count; ++j) byte = uint8_t(byte | uint32_t(f(j)) << (j - i));
+    to[i / 8] = byte;
+  }
+}
+
+} // namespace di_twin
+
+namespace AscendC {
+
+template <class T, class U>
+void Compare(const LocalTensor<U> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, CMPMODE mode, uint32_t elements) {
+  static_assert(di_twin::is_number<T>(), "Compare: the device has no such type");
+  const uint32_t count = di_twin::checked_count(elements, "Compare");
+  auto instruction = di_twin::vector_instruction("Compare");
+  di_twin::operand(instruction, src0, count, false);
+  di_twin::operand(instruction, src1, count, false);
+  di_twin::mask_operand(instruction, dst, count, true);
+  uint8_t *to = reinterpret_cast<uint8_t *>(dst.twin_data());
+  const T *a = src0.twin_data(), *b = src1.twin_data();
+  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, [=](uint32_t i) { return di_twin::compares(a[i], b[i], mode); }); });
+}
+
+template <class T, class U> void Compares(const LocalTensor<U> &dst, const LocalTensor<T> &src, const T scalar, CMPMODE mode, uint32_t elements) {
+  static_assert(di_twin::is_number<T>(), "Compares: the device has no such type");
+  const uint32_t count = di_twin::checked_count(elements, "Compares");
+  auto instruction = di_twin::vector_instruction("Compares");
+  di_twin::operand(instruction, src, count, false);
+  di_twin::mask_operand(instruction, dst, count, true);
+  uint8_t *to = reinterpret_cast<uint8_t *>(dst.twin_data());
+  const T *a = src.twin_data();
+  const T b = scalar;
+  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, [=](uint32_t i) { return di_twin::compares(a[i], b, mode); }); });
+}
+
+template <class T, class U> void CompareScalar(const LocalTensor<U> &dst, const LocalTensor<T> &src, const T scalar, CMPMODE mode, uint32_t count) {
+  Compares(dst, src, scalar, mode, count);
+}
+
+// Where the bit is 1 it is src0, else src1.
+template <class T, class U>
+void Select(const LocalTensor<T> &dst, const LocalTensor<U> &mask, const LocalTensor<T> &src0, const LocalTensor<T> &src1, SELMODE mode, uint32_t elements) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Select: the device has no such type");
+  if (mode != SELMODE::VSEL_TENSOR_TENSOR_MODE) di_twin::wrong("block %u: Select of two tensors takes VSEL_TENSOR_TENSOR_MODE", di_twin::Core::now().block());
+  const uint32_t count = di_twin::checked_count(elements, "Select");
+  auto instruction = di_twin::vector_instruction("Select");
+  di_twin::mask_operand(instruction, mask, count, false);
+  di_twin::operand(instruction, src0, count, false);
+  di_twin::operand(instruction, src1, count, false);
+  di_twin::operand(instruction, dst, count, true);
+  di_twin::check_overlap(dst, src0, count, "Select");
+  di_twin::check_overlap(dst, src1, count, "Select");
+  const uint8_t *bits = reinterpret_cast<const uint8_t *>(mask.twin_data());
+  T *to = dst.twin_data();
+  const T *a = src0.twin_data(), *b = src1.twin_data();
+  di_twin::Core::now().issue(instruction, [=] {
+    for (uint32_t i = 0; i < count; ++i) to[i] = bits[i / 8] >> i % 8 & 1 ? a[i] : b[i];
+  });
+}
+
+template <class T, class U>
+void Select(const LocalTensor<T> &dst, const LocalTensor<U> &mask, const LocalTensor<T> &src0, T src1, SELMODE mode, uint32_t elements) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Select: the device has no such type");
+  if (mode != SELMODE::VSEL_TENSOR_SCALAR_MODE) di_twin::wrong("block %u: Select of a tensor and a scalar takes VSEL_TENSOR_SCALAR_MODE", di_twin::Core::now().block());
+  const uint32_t count = di_twin::checked_count(elements, "Select");
+  auto instruction = di_twin::vector_instruction("Select");
+  di_twin::mask_operand(instruction, mask, count, false);
+  di_twin::operand(instruction, src0, count, false);
+  di_twin::operand(instruction, dst, count, true);
+  di_twin::check_overlap(dst, src0, count, "Select");
+  const uint8_t *bits = reinterpret_cast<const uint8_t *>(mask.twin_data());
+  T *to = dst.twin_data();
+  const T *a = src0.twin_data();
+  di_twin::Core::now().issue(instruction, [=] {
+    for (uint32_t i = 0; i < count; ++i) to[i] = bits[i / 8] >> i % 8 & 1 ? a[i] : src1;
+  });
+}
+
+} // namespace AscendC
+
+#endif

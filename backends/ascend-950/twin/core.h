@@ -1,0 +1,249 @@
+// The machine of the host twin: one vector core at a time, with its pipes, flags and unified buffer.
+//
+// A kernel is ordinary C++ that runs as the scalar pipe S. What it calls is put into the streams of MTE2 (GM to UB), V and
+// MTE3 (UB to GM). A stepper picks from them by the seed: within a stream nothing is ordered but by barriers, flags order a
+// stream against another. S goes on until it has to wait.
+//
+// Each access is also compared with those before it: what is ordered is known by clocks, one number per pipe, which travel with
+// the flags. Two accesses to one byte, one of them a write, that nothing orders are an error whatever the seed made of them.
+
+#ifndef DEEPINFER_ASCEND_TWIN_CORE_H
+#define DEEPINFER_ASCEND_TWIN_CORE_H
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "launch.h"
+
+namespace di_twin {
+
+constexpr uint32_t UB_BYTES = 248 * 1024;
+constexpr uint32_t BLOCK_BYTES = 32;
+constexpr uint32_t REPEAT_BYTES = 256;
+// Flags of each pair of pipes.
+constexpr uint32_t FLAG_IDS = 8;
+// Buffers of one TPipe, and those among them that queues synchronise.
+constexpr uint32_t MOST_BUFFERS = 64, MOST_QUEUE_BUFFERS = 32;
+
+// Streams with a clock. S reads at once; its stores to the UB are seen by others only after a flag: they are counted apart.
+enum Pipe : uint8_t { S, STORES, MTE2, V, MTE3, PIPES };
+const char *name_of(Pipe pipe);
+
+struct Fault {
+  int code;
+  std::string message;
+};
+[[noreturn]] void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
+[[noreturn]] void stuck(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+struct Clock {
+  uint32_t at[PIPES] = {};
+  void join(const Clock &other) {
+    for (int i = 0; i < PIPES; ++i) at[i] = at[i] < other.at[i] ? other.at[i] : at[i];
+  }
+};
+
+// Bytes of the UB that an instruction touches: `repeats` times `blocks` pieces of `bytes`.
+struct Span {
+  uint32_t begin, bytes;
+  bool is_write;
+  uint32_t blocks = 1, block_stride = 0, repeats = 1, repeat_stride = 0;
+};
+
+// Bytes of global memory.
+struct GlobalSpan {
+  uint64_t begin = 0, bytes = 0;
+  bool is_write = false, is_atomic = false;
+  uint32_t count = 0;
+  int64_t stride = 0;
+};
+
+struct Instruction {
+  enum Kind : uint8_t { RUN, BARRIER, SET, WAIT, POISON };
+  static constexpr int SPANS = 6;
+  static constexpr size_t PAYLOAD = 160;
+  const char *name;
+  Pipe pipe;
+  Kind kind;
+  uint8_t spans = 0;
+  uint32_t number = 0; // place in its stream, from 1
+  uint32_t flag = 0;
+  Clock issued; // what S knew, and its time
+  Span span[SPANS];
+  GlobalSpan global;
+  void (*run)(const void *payload) = nullptr;
+  alignas(16) unsigned char payload[PAYLOAD];
+};
+
+// Sets that nobody has waited for yet, in their order, with what each tells the one who waits.
+struct Flag {
+  std::vector<Clock> sets;
+  int ahead = 0; // sets less waits, as the kernel names them
+};
+
+// A piece of the UB that InitBuffer gave out.
+struct Buffer {
+  uint32_t begin, bytes;
+  // Counts up when a tensor of it is freed: older tensors are dead.
+  uint32_t generation = 0;
+  bool is_queue = false, is_allocated = false, was_queued = false;
+  int queue = -1;
+};
+
+struct QueueState {
+  Pipe producer, consumer;
+  uint32_t first = 0, count = 0, depth = 0;
+  bool is_initialised = false;
+  std::deque<uint32_t> waiting; // buffers between EnQue and DeQue
+  uint32_t next = 0;
+};
+
+// What was last done to bytes of global memory.
+struct GlobalState {
+  uint64_t end = 0;
+  int64_t writer_block = -1, reader_block = -1; // -2: several blocks
+  Pipe writer = S;
+  bool is_atomic = false;
+  uint32_t written = 0;
+  uint32_t read[PIPES] = {};
+};
+
+class Random {
+public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9E3779B97F4A7C15ull);
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+    return z ^ z >> 31;
+  }
+  uint32_t below(uint32_t n) { return uint32_t((next() >> 32) * n >> 32); }
+
+private:
+  uint64_t state_;
+};
+
+class Core {
+public:
+  static Core &now();
+
+  // One launch.
+  int launch(const DiTwinLaunch &launch, std::string &message);
+
+  // What the interface of Ascend C is made of.
+  uint32_t block() const { return block_; }
+  uint32_t blocks() const { return blocks_; }
+  uint64_t seed() const { return seed_; }
+  unsigned char *ub() { return ub_; }
+
+  template <class F> void issue(Instruction &instruction, const F &f) {
+    static_assert(sizeof(F) <= Instruction::PAYLOAD, "the closure of an instruction is too large");
+    static_assert(std::is_trivially_destructible<F>::value && std::is_trivially_copyable<F>::value, "a closure of plain values");
+    new (instruction.payload) F(f);
+    instruction.kind = Instruction::RUN;
+    instruction.run = [](const void *payload) { (*static_cast<const F *>(payload))(); };
+    push(instruction);
+  }
+  void set_flag(Pipe from, uint32_t flag, const char *name);
+  void wait_flag(Pipe pipe, uint32_t flag, const char *name);
+  void barrier(Pipe pipe);
+  void barrier_all();
+
+  // The next access of S to the UB or to global memory.
+  void scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *name);
+  void scalar_global(uint64_t begin, uint32_t bytes, bool is_write, const char *name);
+
+  uint32_t init_buffer(uint32_t bytes, bool is_queue, int queue);
+  int new_queue(Pipe producer, Pipe consumer, uint32_t depth);
+  QueueState &queue(int index) { return queues_.at(size_t(index)); }
+  Buffer &buffer(uint32_t index) { return buffers_.at(index); }
+  uint32_t allocate(int queue);
+  void enqueue(int queue, uint32_t buffer);
+  uint32_t dequeue(int queue);
+  void free_tensor(int queue, uint32_t buffer, uint32_t generation);
+  void end_pipe();
+
+  // Whole bytes inside one live allocation, or an error that names the instruction.
+  void check_global(uint64_t begin, uint64_t bytes, const char *name);
+  void check_tensor(uint32_t buffer, uint32_t generation, uint32_t begin, uint64_t bytes, const char *name) const;
+
+  uint32_t event_flag(uint32_t pair, uint32_t id, const char *name) const;
+  uint32_t allocate_event(uint32_t pair);
+  uint32_t fetch_event(uint32_t pair) const;
+  void release_event(uint32_t pair, uint32_t id);
+
+  int atomic = 0; // what MTE3 does with what is there: 0 overwrites, else adds, or takes the larger or smaller
+
+private:
+  struct Stream {
+    std::vector<Instruction *> window; // what may start: no barrier or flag in between
+    std::deque<Instruction *> rest;
+    uint32_t issued = 0;   // instructions so far
+    uint32_t finished = 0; // all up to this one are done when the window is empty
+    Clock known;
+  };
+
+  void push(Instruction &instruction);
+  Instruction *take();
+  void open_window(Stream &stream);
+  bool can_step(Pipe pipe);
+  void step(Pipe pipe);
+  bool step_any();
+  void drain(const char *reason);
+  void run_instruction(Instruction &instruction, Stream &stream);
+  void compare(const Instruction &instruction, const Span &span, const Clock &known);
+  void note(const Instruction &instruction, const Span &span);
+  void note_global(Pipe pipe, uint32_t number, const Clock &known, uint64_t begin, uint64_t bytes, bool is_write, bool is_atomic,
+                   const char *name);
+  void begin_block(uint32_t block);
+  void end_block();
+  std::string waits() const;
+
+  const DiTwinLaunch *launch_ = nullptr;
+  uint64_t seed_ = 0;
+  Random random_{0};
+  uint32_t block_ = 0, blocks_ = 1;
+
+  alignas(64) unsigned char ub_[UB_BYTES];
+  uint32_t used_ = 0; // bytes that InitBuffer gave out
+  // Per word of the UB: the pipe and number of the last write, and of the last read by V, MTE3 and S.
+  uint32_t written_[UB_BYTES / 4], read_by_[3][UB_BYTES / 4];
+  // Names of the last writers, for messages.
+  const char *writer_name_[UB_BYTES / 4];
+
+  Stream streams_[PIPES];
+  Clock scalar_; // what S knows
+  uint32_t time_ = 0;
+  uint32_t pending_ = 0;
+  int order_ = 0;     // how the window is picked from
+  uint32_t haste_ = 0; // of 8: how often others step while S goes on
+  Pipe rank_[3] = {MTE2, V, MTE3};
+  std::vector<Flag> flags_;
+  std::vector<uint8_t> taken_; // event ids that were allocated
+  std::vector<Buffer> buffers_;
+  std::vector<QueueState> queues_;
+  std::vector<std::unique_ptr<Instruction>> pool_;
+  std::vector<Instruction *> free_;
+  std::map<uint64_t, GlobalState> global_;
+  std::vector<std::pair<uint64_t, uint64_t>> ranges_;
+};
+
+// Noise of an inexact instruction: a number that follows from the seed, the instruction and the bits that go in.
+inline uint32_t noise(uint64_t seed, uint32_t instruction, uint32_t a, uint32_t b) {
+  uint64_t z = seed * 0x9E3779B97F4A7C15ull + instruction;
+  z = (z ^ (uint64_t(a) << 32 | b)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ z >> 29) * 0x94D049BB133111EBull;
+  return uint32_t(z >> 40);
+}
+
+} // namespace di_twin
+
+#endif

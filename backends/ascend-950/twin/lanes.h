@@ -1,0 +1,208 @@
+// How a vector instruction walks over its operands: `count` neighbours, or repeats of 256 bytes of the widest operand under a
+// mask, with strides in blocks of 32 bytes.
+
+#ifndef DEEPINFER_ASCEND_TWIN_LANES_H
+#define DEEPINFER_ASCEND_TWIN_LANES_H
+
+#include "copy.h"
+
+namespace AscendC {
+
+struct UnaryRepeatParams {
+  UnaryRepeatParams() = default;
+  UnaryRepeatParams(uint16_t dst_block, uint16_t src_block, uint8_t dst_repeat, uint8_t src_repeat)
+      : dstBlkStride(dst_block), srcBlkStride(src_block), dstRepStride(dst_repeat), srcRepStride(src_repeat) {}
+  uint16_t dstBlkStride = 1, srcBlkStride = 1;
+  uint8_t dstRepStride = 8, srcRepStride = 8;
+};
+
+struct BinaryRepeatParams {
+  BinaryRepeatParams() = default;
+  BinaryRepeatParams(uint8_t dst_block, uint8_t src0_block, uint8_t src1_block, uint8_t dst_repeat, uint8_t src0_repeat, uint8_t src1_repeat)
+      : dstBlkStride(dst_block), src0BlkStride(src0_block), src1BlkStride(src1_block), dstRepStride(dst_repeat), src0RepStride(src0_repeat),
+        src1RepStride(src1_repeat) {}
+  uint8_t dstBlkStride = 1, src0BlkStride = 1, src1BlkStride = 1;
+  uint8_t dstRepStride = 8, src0RepStride = 8, src1RepStride = 8;
+};
+
+} // namespace AscendC
+
+namespace di_twin {
+
+// Which elements of a repeat take part.
+struct Mask {
+  uint64_t bits[2] = {~uint64_t(0), ~uint64_t(0)};
+  bool has(uint32_t i) const { return i >= 128 || (bits[i / 64] >> i % 64 & 1); }
+  static Mask first(uint64_t count) {
+    Mask mask;
+    mask.bits[0] = count >= 64 ? ~uint64_t(0) : (uint64_t(1) << count) - 1;
+    mask.bits[1] = count >= 128 ? ~uint64_t(0) : count <= 64 ? 0 : (uint64_t(1) << (count - 64)) - 1;
+    return mask;
+  }
+};
+
+// Elements of one operand: of `per_repeat` elements each repeat takes.
+struct Steps {
+  uint32_t per_block, block_step, repeat_step; // in elements
+  uint32_t at(uint32_t repeat, uint32_t i) const { return repeat * repeat_step + i / per_block * block_step + i % per_block; }
+};
+
+template <class T> constexpr Steps steps_of(uint32_t block_stride, uint32_t repeat_stride, uint32_t per_block) {
+  constexpr uint32_t unit = BLOCK_BYTES / sizeof(T);
+  return {per_block, block_stride * unit, repeat_stride * unit};
+}
+
+[[noreturn]] inline void misaligned(const char *name, uint32_t begin) {
+  wrong("block %u: %s: an operand at UB byte %u, which is no multiple of %u", Core::now().block(), name, begin, BLOCK_BYTES);
+}
+
+// An operand of `count` neighbours.
+template <class T>
+void operand(Instruction &instruction, const LocalTensor<T> &tensor, uint64_t count, bool is_write, uint32_t alignment = BLOCK_BYTES) {
+  const uint32_t begin = tensor.check(0, count, instruction.name);
+  if (begin % alignment != 0) misaligned(instruction.name, begin);
+  instruction.span[instruction.spans++] = Span{begin, uint32_t(count * sizeof(T)), is_write};
+}
+
+// An operand of repeats.
+template <class T>
+void operand(Instruction &instruction, const LocalTensor<T> &tensor, const Steps &steps, const Mask &mask, uint32_t per_repeat, uint32_t repeats,
+             bool is_write) {
+  uint32_t used = 0;
+  for (uint32_t i = 0; i < per_repeat; ++i) used = mask.has(i) ? i + 1 : used;
+  if (used == 0 || repeats == 0) return;
+  const uint32_t begin = tensor.check(0, 0, instruction.name);
+  if (begin % BLOCK_BYTES != 0) misaligned(instruction.name, begin);
+  tensor.check(0, steps.at(repeats - 1, used - 1) + 1, instruction.name);
+  Span span{begin, uint32_t(steps.per_block * sizeof(T)), is_write};
+  span.blocks = (used + steps.per_block - 1) / steps.per_block;
+  span.block_stride = uint32_t(steps.block_step * sizeof(T));
+  span.repeats = repeats;
+  span.repeat_stride = uint32_t(steps.repeat_step * sizeof(T));
+  if (span.blocks == 1) span.bytes = uint32_t(used * sizeof(T));
+  instruction.span[instruction.spans++] = span;
+}
+
+// In place is fine; operands that overlap in part are not.
+template <class T, class U> void check_overlap(const LocalTensor<T> &dst, const LocalTensor<U> &src, uint64_t count, const char *name) {
+  const uint64_t a = dst.twin_begin(), a_end = a + count * sizeof(T), b = src.twin_begin(), b_end = b + count * sizeof(U);
+  if (a == b && sizeof(T) == sizeof(U)) return;
+  if (a < b_end && b < a_end) wrong("block %u: %s: its operands overlap in part", Core::now().block(), name);
+}
+
+inline Instruction vector_instruction(const char *name) {
+  Instruction instruction;
+  instruction.name = name;
+  instruction.pipe = V;
+  return instruction;
+}
+
+inline uint32_t checked_count(int64_t count, const char *name) {
+  if (count < 0 || count > int64_t(UB_BYTES)) wrong("block %u: %s of %lld elements", Core::now().block(), name, (long long)count);
+  return uint32_t(count);
+}
+
+inline Mask mask_of(uint64_t count, uint32_t per_repeat, const char *name) {
+  if (count == 0 || count > per_repeat) wrong("block %u: %s: a mask of %llu of %u elements", Core::now().block(), name, (unsigned long long)count, per_repeat);
+  return Mask::first(count);
+}
+
+inline Mask mask_of(const uint64_t mask[], uint32_t, const char *) {
+  Mask bits;
+  bits.bits[0] = mask[0];
+  bits.bits[1] = mask[1];
+  return bits;
+}
+
+// dst[i] = f(src[i]).
+template <class T, class U, class F>
+void map(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src, int64_t elements, const F &f) {
+  const uint32_t count = checked_count(elements, name);
+  Instruction instruction = vector_instruction(name);
+  operand(instruction, src, count, false);
+  operand(instruction, dst, count, true);
+  check_overlap(dst, src, count, name);
+  T *to = dst.twin_data();
+  const U *from = src.twin_data();
+  Core::now().issue(instruction, [=] {
+    for (uint32_t i = 0; i < count; ++i) to[i] = f(from[i]);
+  });
+}
+
+template <class T, class U, class M, class F>
+void map(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src, M masked, uint32_t repeats, const AscendC::UnaryRepeatParams &p,
+         const F &f) {
+  constexpr uint32_t size = sizeof(T) > sizeof(U) ? sizeof(T) : sizeof(U);
+  constexpr uint32_t per_repeat = REPEAT_BYTES / size;
+  const Mask mask = mask_of(masked, per_repeat, name);
+  // Elements per step of the block stride, as the narrower operand has them.
+  const Steps a = steps_of<T>(p.dstBlkStride, p.dstRepStride, BLOCK_BYTES / sizeof(T)), b = steps_of<U>(p.srcBlkStride, p.srcRepStride, BLOCK_BYTES / sizeof(U));
+  Instruction instruction = vector_instruction(name);
+  operand(instruction, src, b, mask, per_repeat, repeats, false);
+  operand(instruction, dst, a, mask, per_repeat, repeats, true);
+  T *to = dst.twin_data();
+  const U *from = src.twin_data();
+  Core::now().issue(instruction, [=] {
+    for (uint32_t r = 0; r < repeats; ++r) {
+      for (uint32_t i = 0; i < per_repeat; ++i) {
+        if (mask.has(i)) to[a.at(r, i)] = f(from[b.at(r, i)]);
+      }
+    }
+  });
+}
+
+// dst[i] = f(src0[i], src1[i]), or with `is_update` f(src0[i], src1[i], dst[i]).
+template <bool is_update, class T, class U, class W, class F>
+void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0, const LocalTensor<W> &src1, int64_t elements, const F &f) {
+  const uint32_t count = checked_count(elements, name);
+  Instruction instruction = vector_instruction(name);
+  operand(instruction, src0, count, false);
+  operand(instruction, src1, count, false);
+  if constexpr (is_update) operand(instruction, dst, count, false);
+  operand(instruction, dst, count, true);
+  check_overlap(dst, src0, count, name);
+  check_overlap(dst, src1, count, name);
+  T *to = dst.twin_data();
+  const U *a = src0.twin_data();
+  const W *b = src1.twin_data();
+  Core::now().issue(instruction, [=] {
+    for (uint32_t i = 0; i < count; ++i) {
+      if constexpr (is_update) to[i] = f(a[i], b[i], to[i]);
+      else to[i] = f(a[i], b[i]);
+    }
+  });
+}
+
+template <bool is_update, class T, class U, class W, class M, class F>
+void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0, const LocalTensor<W> &src1, M masked, uint32_t repeats,
+         const AscendC::BinaryRepeatParams &p, const F &f) {
+  constexpr uint32_t per_repeat = REPEAT_BYTES / sizeof(T);
+  static_assert(sizeof(T) == sizeof(U) && sizeof(T) == sizeof(W), "operands of several sizes have no repeat form here");
+  const Mask mask = mask_of(masked, per_repeat, name);
+  constexpr uint32_t per_block = BLOCK_BYTES / sizeof(T);
+  const Steps d = steps_of<T>(p.dstBlkStride, p.dstRepStride, per_block), a = steps_of<U>(p.src0BlkStride, p.src0RepStride, per_block),
+              b = steps_of<W>(p.src1BlkStride, p.src1RepStride, per_block);
+  Instruction instruction = vector_instruction(name);
+  operand(instruction, src0, a, mask, per_repeat, repeats, false);
+  operand(instruction, src1, b, mask, per_repeat, repeats, false);
+  if (is_update) operand(instruction, dst, d, mask, per_repeat, repeats, false);
+  operand(instruction, dst, d, mask, per_repeat, repeats, true);
+  T *to = dst.twin_data();
+  const U *x = src0.twin_data();
+  const W *y = src1.twin_data();
+  Core::now().issue(instruction, [=] {
+    for (uint32_t r = 0; r < repeats; ++r) {
+      for (uint32_t i = 0; i < per_repeat; ++i) {
+        if (!mask.has(i)) continue;
+        if constexpr (is_update) to[d.at(r, i)] = f(x[a.at(r, i)], y[b.at(r, i)], to[d.at(r, i)]);
+        else to[d.at(r, i)] = f(x[a.at(r, i)], y[b.at(r, i)]);
+      }
+    }
+  });
+}
+
+template <class T, class... Allowed> constexpr bool is_any() { return (std::is_same_v<T, Allowed> || ...); }
+
+} // namespace di_twin
+
+#endif

@@ -1,0 +1,233 @@
+// Element by element: arithmetic, bits, shifts, copies inside the unified buffer. All of it is exact or rounded once to nearest
+// even; denormals are kept.
+
+#ifndef DEEPINFER_ASCEND_TWIN_VECTOR_H
+#define DEEPINFER_ASCEND_TWIN_VECTOR_H
+
+#include "inexact.h"
+
+namespace di_twin {
+
+using std::is_integral_v;
+
+// Of integers the low bits stay.
+template <class T, class F> auto arithmetic(const F &f) {
+  return [f](T a, T b) -> T {
+    if constexpr (std::is_same_v<T, half>) return to_half(f(to_float(a), to_float(b)));
+    else if constexpr (std::is_same_v<T, bfloat16_t>) return to_bfloat16(f(to_float(a), to_float(b)));
+    else if constexpr (std::is_same_v<T, float>) return f(a, b);
+    else return T(f(std::make_unsigned_t<T>(a), std::make_unsigned_t<T>(b)));
+  };
+}
+
+struct Plus {
+  template <class T> auto operator()(T a, T b) const { return T(a + b); }
+};
+struct Minus {
+  template <class T> auto operator()(T a, T b) const { return T(a - b); }
+};
+struct Times {
+  template <class T> auto operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) return T(uint64_t(a) * uint64_t(b));
+    else return T(a * b);
+  }
+};
+
+// The larger or smaller one. A NaN operand makes the result NaN; of two zeros it is the first.
+template <class T, bool is_max> struct Extreme {
+  T operator()(T a, T b) const {
+    if constexpr (is_any<T, half, bfloat16_t>()) {
+      const float x = to_float(a), y = to_float(b);
+      return x != x ? a : y != y ? b : (is_max ? x < y : y < x) ? b : a;
+    } else if constexpr (std::is_same_v<T, float>) {
+      return a != a ? a : b != b ? b : (is_max ? a < b : b < a) ? b : a;
+    } else {
+      return (is_max ? a < b : b < a) ? b : a;
+    }
+  }
+};
+
+template <class T> constexpr bool is_number() {
+  return is_any<T, float, half, bfloat16_t, int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t>();
+}
+
+} // namespace di_twin
+
+namespace AscendC {
+
+// Count form and repeat form of `name`, for types that `allowed` names.
+#define DI_TWIN_BINARY(name, is_update, allowed, function)                                                                                   \
+  template <class T> void name(const LocalTensor<T> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, const int32_t &count) {    \
+    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    di_twin::zip<is_update>(#name, dst, src0, src1, count, function);                                                                      \
+  }                                                                                                                                        \
+  template <class T, bool isSetMask = true, class M>                                                                                       \
+  void name(const LocalTensor<T> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, M mask, uint8_t repeats,                      \
+            const BinaryRepeatParams &p) {                                                                                                 \
+    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    di_twin::zip<is_update>(#name, dst, src0, src1, mask, repeats, p, function);                                                            \
+  }
+
+#define DI_TWIN_SCALAR(name, allowed, function)                                                                                            \
+  template <class T, bool isSetMask = true>                                                                                                \
+  void name(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, const int32_t &count) {                                   \
+    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    const T b = scalar;                                                                                                                    \
+    const auto f = function;                                                                                                               \
+    di_twin::map(#name, dst, src, count, [f, b](T a) { return f(a, b); });                                                                  \
+  }                                                                                                                                        \
+  template <class T, bool isSetMask = true, class M>                                                                                       \
+  void name(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, M mask, uint8_t repeats, const UnaryRepeatParams &p) {    \
+    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    const T b = scalar;                                                                                                                    \
+    const auto f = function;                                                                                                               \
+    di_twin::map(#name, dst, src, mask, repeats, p, [f, b](T a) { return f(a, b); });                                                       \
+  }
+
+#define DI_TWIN_UNARY(name, allowed, function)                                                                                             \
+  template <class T> void name(const LocalTensor<T> &dst, const LocalTensor<T> &src, const int32_t &count) {                                 \
+    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    di_twin::map(#name, dst, src, count, function);                                                                                        \
+  }                                                                                                                                        \
+  template <class T, bool isSetMask = true, class M>                                                                                       \
+  void name(const LocalTensor<T> &dst, const LocalTensor<T> &src, M mask, uint8_t repeats, const UnaryRepeatParams &p) {                     \
+    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    di_twin::map(#name, dst, src, mask, repeats, p, function);                                                                             \
+  }
+
+DI_TWIN_BINARY(Add, false, di_twin::is_number<T>(), (di_twin::arithmetic<T>(di_twin::Plus{})))
+DI_TWIN_BINARY(Sub, false, di_twin::is_number<T>(), (di_twin::arithmetic<T>(di_twin::Minus{})))
+DI_TWIN_BINARY(Mul, false, di_twin::is_number<T>() && sizeof(T) > 1, (di_twin::arithmetic<T>(di_twin::Times{})))
+DI_TWIN_BINARY(Max, false, di_twin::is_number<T>(), (di_twin::Extreme<T, true>{}))
+DI_TWIN_BINARY(Min, false, di_twin::is_number<T>(), (di_twin::Extreme<T, false>{}))
+DI_TWIN_BINARY(And, false, std::is_integral_v<T>, ([](T a, T b) { return T(a & b); }))
+DI_TWIN_BINARY(Or, false, std::is_integral_v<T>, ([](T a, T b) { return T(a | b); }))
+DI_TWIN_SCALAR(Adds, di_twin::is_number<T>(), (di_twin::arithmetic<T>(di_twin::Plus{})))
+DI_TWIN_SCALAR(Subs, di_twin::is_number<T>(), (di_twin::arithmetic<T>(di_twin::Minus{})))
+DI_TWIN_SCALAR(Muls, di_twin::is_number<T>() && sizeof(T) > 1, (di_twin::arithmetic<T>(di_twin::Times{})))
+DI_TWIN_SCALAR(Maxs, di_twin::is_number<T>(), (di_twin::Extreme<T, true>{}))
+DI_TWIN_SCALAR(Mins, di_twin::is_number<T>(), (di_twin::Extreme<T, false>{}))
+DI_TWIN_SCALAR(Ands, std::is_integral_v<T>, ([](T a, T b) { return T(a & b); }))
+DI_TWIN_SCALAR(Ors, std::is_integral_v<T>, ([](T a, T b) { return T(a | b); }))
+DI_TWIN_UNARY(Not, std::is_integral_v<T>, ([](T a) { return T(~a); }))
+
+namespace twin_detail {
+template <class T> T absolute(T a) {
+  if constexpr (std::is_same_v<T, float>) return di_twin::float_of(di_twin::bits_of(a) & 0x7FFFFFFFu);
+  else if constexpr (std::is_same_v<T, half>) return half{uint16_t(a.bits & 0x7FFFu)};
+  else return a < 0 ? T(0 - std::make_unsigned_t<T>(a)) : a;
+}
+template <class T> T negative(T a) {
+  if constexpr (std::is_same_v<T, float>) return -a;
+  else if constexpr (std::is_same_v<T, half>) return half{uint16_t(a.bits ^ 0x8000u)};
+  else return T(0 - std::make_unsigned_t<T>(a));
+}
+template <class T> T rectified(T a) {
+  if constexpr (std::is_same_v<T, float>) return a < 0 ? 0 : a;
+  else if constexpr (std::is_same_v<T, half>) return di_twin::to_float(a) < 0 ? half{0} : a;
+  else return a < 0 ? T(0) : a;
+}
+} // namespace twin_detail
+
+DI_TWIN_UNARY(Abs, (di_twin::is_any<T, float, half, int8_t, int16_t, int32_t, int64_t>()), (twin_detail::absolute<T>))
+DI_TWIN_UNARY(Relu, (di_twin::is_any<T, float, half, int32_t, int64_t>()), (twin_detail::rectified<T>))
+
+template <class T> void Neg(const LocalTensor<T> &dst, const LocalTensor<T> &src, const uint32_t count) {
+  static_assert(di_twin::is_any<T, float, half, int8_t, int16_t, int32_t, int64_t>(), "Neg: the device has no such type");
+  di_twin::map("Neg", dst, src, count, twin_detail::negative<T>);
+}
+
+// By bits; to the right a signed number keeps its sign. Beyond the width nothing, or the sign, is left.
+template <class T> void ShiftLeft(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, const int32_t &count) {
+  static_assert(std::is_integral_v<T>, "ShiftLeft: integers");
+  const uint64_t by = uint64_t(scalar);
+  di_twin::map("ShiftLeft", dst, src, count, [by](T a) { return by >= 8 * sizeof(T) ? T(0) : T(std::make_unsigned_t<T>(a) << by); });
+}
+
+template <class T> void ShiftRight(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, const int32_t &count) {
+  static_assert(std::is_integral_v<T>, "ShiftRight: integers");
+  const uint64_t by = uint64_t(scalar);
+  di_twin::map("ShiftRight", dst, src, count, [by](T a) { return by >= 8 * sizeof(T) ? T(a < 0 ? -1 : 0) : T(a >> by); });
+}
+
+// dst += src0 * src1. Whether the device rounds the product first is not known: the twin does either, by the seed.
+template <class T> void MulAddDst(const LocalTensor<T> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, const int32_t &count) {
+  static_assert(std::is_same_v<T, float>, "MulAddDst: float here");
+  const bool is_fused = di_twin::noise(twin_detail::seed(), 100, 0, 0) & 1;
+  di_twin::zip<true>("MulAddDst", dst, src0, src1, count, [is_fused](float a, float b, float c) {
+    if (is_fused) return std::fma(a, b, c);
+    const float product = a * b;
+    return product + c;
+  });
+}
+
+// dst += src * scalar, rounded once or twice by the seed.
+template <class T> void Axpy(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, const int32_t &count) {
+  static_assert(std::is_same_v<T, float>, "Axpy: float here");
+  const bool is_fused = di_twin::noise(twin_detail::seed(), 101, 0, 0) & 1;
+  const float b = scalar;
+  di_twin::zip<true>("Axpy", dst, src, src, count, [is_fused, b](float a, float, float c) {
+    if (is_fused) return std::fma(a, b, c);
+    const float product = a * b;
+    return product + c;
+  });
+}
+
+// All elements one value.
+template <class T> void Duplicate(const LocalTensor<T> &dst, const T &value, const int32_t &elements) {
+  const uint32_t count = di_twin::checked_count(elements, "Duplicate");
+  auto instruction = di_twin::vector_instruction("Duplicate");
+  di_twin::operand(instruction, dst, count, true);
+  T *to = dst.twin_data();
+  const T copy = value;
+  di_twin::Core::now().issue(instruction, [=] {
+    for (uint32_t i = 0; i < count; ++i) to[i] = copy;
+  });
+}
+
+// first, first + 1, ...
+template <class T> void CreateVecIndex(LocalTensor<T> dst, const T &first, uint32_t elements) {
+  static_assert(di_twin::is_any<T, int8_t, int16_t, int32_t, int64_t, half, float>(), "CreateVecIndex: the device has no such type");
+  const uint32_t count = di_twin::checked_count(elements, "CreateVecIndex");
+  auto instruction = di_twin::vector_instruction("CreateVecIndex");
+  di_twin::operand(instruction, dst, count, true);
+  T *to = dst.twin_data();
+  const T begin = first;
+  di_twin::Core::now().issue(instruction, [=] {
+    for (uint32_t i = 0; i < count; ++i) {
+      if constexpr (std::is_same_v<T, half>) to[i] = di_twin::to_half(di_twin::to_float(begin) + float(i));
+      else to[i] = T(begin + T(i));
+    }
+  });
+}
+
+// Inside the unified buffer, by V: whole blocks.
+template <class T> void DataCopy(const LocalTensor<T> &dst, const LocalTensor<T> &src, uint32_t count) {
+  twin_detail::check_blocks(uint64_t(count) * sizeof(T), "DataCopy");
+  di_twin::map("DataCopy", dst, src, count, [](T a) { return a; });
+}
+
+template <class T> void DataCopy(const LocalTensor<T> &dst, const LocalTensor<T> &src, const DataCopyParams &p) {
+  auto instruction = di_twin::vector_instruction("DataCopy");
+  if (p.blockCount == 0 || p.blockLen == 0) return;
+  di_twin::check_block(dst, "DataCopy");
+  di_twin::check_block(src, "DataCopy");
+  const uint32_t bytes = p.blockLen * 32u, from_step = bytes + p.srcStride * 32u, to_step = bytes + p.dstStride * 32u, count = p.blockCount;
+  src.check(0, ((count - 1) * from_step + bytes) / sizeof(T), "DataCopy");
+  dst.check(0, ((count - 1) * to_step + bytes) / sizeof(T), "DataCopy");
+  di_twin::ub_span(instruction, src.twin_begin(), bytes, count, from_step, false);
+  di_twin::ub_span(instruction, dst.twin_begin(), bytes, count, to_step, true);
+  unsigned char *to = reinterpret_cast<unsigned char *>(dst.twin_data());
+  const unsigned char *from = reinterpret_cast<const unsigned char *>(src.twin_data());
+  di_twin::Core::now().issue(instruction, [=] {
+    for (uint32_t i = 0; i < count; ++i) std::memmove(to + size_t(i) * to_step, from + size_t(i) * from_step, bytes);
+  });
+}
+
+#undef DI_TWIN_BINARY
+#undef DI_TWIN_SCALAR
+#undef DI_TWIN_UNARY
+
+} // namespace AscendC
+
+#endif

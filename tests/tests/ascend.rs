@@ -1,0 +1,229 @@
+//! The ascend backend over its fake runtime, with faults on purpose (`backends/ascend-950/fake/settings.h`): each is of the class
+//! that says what can be done about it, in a sentence, and the device behaves as the class says. Every test is a process of its
+//! own, since the settings are read once.
+
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+use std::rc::Rc;
+
+use deepinfer_ops::args::{Gather, RmsNorm, Rstd};
+use deepinfer_ops::traits::*;
+use deepinfer_ops::{Device, Format, OpError, Tensor};
+use deepinfer_runtime::{OpenDevice, Runtime, SearchPath, Selection};
+use deepinfer_tests::Tensors;
+
+fn open(selection: &str) -> Result<Rc<OpenDevice>, String> {
+    let runtime = Runtime::new(SearchPath::from_environment());
+    runtime.open(&Selection::parse(selection).unwrap()).map(Rc::new).map_err(|error| error.to_string())
+}
+
+/// Rows, and their inverse roots, gathered: three kernels one after the other.
+struct Chain {
+    x: Tensor,
+    weight: Tensor,
+    index: Tensor,
+    normal: Tensor,
+    chosen: Tensor,
+    roots: Tensor,
+}
+
+impl Chain {
+    fn new(device: &Rc<OpenDevice>) -> Self {
+        let t = Tensors(device.clone());
+        let wave: Vec<f32> = (0..256).map(|i| (i as f32 * 0.7).sin()).collect();
+        Self {
+            x: t.f32(&[4, 64], &wave),
+            weight: t.f32(&[64], &[2.0; 64]),
+            index: t.i32(&[3], &[3, -1, 0]),
+            normal: t.poisoned(Format::F32, &[4, 64]),
+            chosen: t.poisoned(Format::F32, &[3, 1, 64]),
+            roots: t.poisoned(Format::F32, &[4]),
+        }
+    }
+
+    fn run(&self, device: &OpenDevice) -> Result<(), OpError> {
+        device.rms_norm(&RmsNorm { x: &self.x, weight: &self.weight, eps: 1e-6, out: &self.normal })?;
+        device.gather(&Gather { table: &self.normal, index: &self.index, repeat: 1, out: &self.chosen })?;
+        device.rstd(&Rstd { x: &self.x, eps: 1e-6, out: &self.roots })
+    }
+
+    fn result(&self, device: &OpenDevice) -> Result<Vec<u8>, OpError> {
+        let mut bytes = vec![0; self.chosen.bytes() + self.roots.bytes()];
+        let (chosen, roots) = bytes.split_at_mut(self.chosen.bytes());
+        device.download(&self.chosen, chosen)?;
+        device.download(&self.roots, roots)?;
+        Ok(bytes)
+    }
+}
+
+/// What a child does and prints, by its name.
+fn act(name: &str) {
+    let device = match open("ascend") {
+        Ok(device) => device,
+        Err(error) => return println!("not opened: {error}"),
+    };
+    match name {
+        "open" => println!("opened {} {}", device.info().name, device.info().is_emulated),
+        "second device" => match open("ascend:1") {
+            Ok(other) => println!("opened {}", other.info().index),
+            Err(error) => println!("not opened: {error}"),
+        },
+        // What the device has is asked for, then too much, then something again.
+        "memory" => {
+            let error = device.allocate(1 << 21).unwrap_err();
+            println!("refused: {error}");
+            let chain = Chain::new(&device);
+            println!("then: {:?}", chain.run(&device).and_then(|()| device.synchronize()));
+        }
+        "allocations" => {
+            let mut refused = 0;
+            for _ in 0..20 {
+                if let Err(error) = device.allocate(64) {
+                    refused += 1;
+                    println!("refused: {error}");
+                }
+            }
+            println!("{refused} of 20");
+        }
+        // Queued work fails; whoever waits is told, and whoever asks afterwards, too.
+        "step" => {
+            let chain = Chain::new(&device);
+            for step in 0.. {
+                let done = chain.run(&device).and_then(|()| device.synchronize());
+                if let Err(error) = done {
+                    println!("step {step}: {error}");
+                    break;
+                }
+                assert!(step < 100, "nothing fails");
+            }
+            println!("again: {}", chain.run(&device).unwrap_err());
+            println!("memory: {}", device.allocate(64).map(|_| ()).unwrap_err());
+            println!("a stream: {}", device.new_stream().map(|_| ()).unwrap_err());
+        }
+        "graph" => {
+            let chain = Chain::new(&device);
+            chain.run(&device).unwrap();
+            let wanted = chain.result(&device).unwrap();
+            device.fill(&chain.chosen, 0xEE).unwrap();
+            let list = device.record(|| chain.run(&device)).unwrap();
+            println!("captured {}, {}", list.is_captured(), list.len());
+            for _ in 0..3 {
+                device.launch(&list).unwrap();
+                assert_eq!(chain.result(&device).unwrap(), wanted);
+            }
+        }
+        "waits" => {
+            let chain = Chain::new(&device);
+            println!("{:?}", chain.run(&device).and_then(|()| device.synchronize()).map_err(|error| error.to_string()));
+        }
+        "bits" => {
+            let chain = Chain::new(&device);
+            chain.run(&device).unwrap();
+            println!("{:?}", chain.result(&device).unwrap());
+        }
+        other => panic!("{other:?} is no act"),
+    }
+    println!("the end");
+}
+
+/// Runs in a process of its own, below.
+#[test]
+#[ignore = "part of the other tests"]
+fn child() {
+    act(&std::env::var("ASCEND_ACT").unwrap());
+}
+
+/// What a child printed; `None`, with a line that says so, where the plugin has no kernels.
+#[track_caller]
+fn child_with(act: &str, variables: &[(&str, &str)]) -> Option<String> {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .env("ASCEND_ACT", act)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if text.contains("was built without its Ascend kernels") || text.contains("no CANN") {
+        eprintln!("skipped: the ascend backend was built without the host twin");
+        return None;
+    }
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    Some(text)
+}
+
+/// A child under a setting of the fake runtime, which prints all these parts.
+#[track_caller]
+fn prints(act: &str, settings: &str, parts: &[&str]) {
+    let Some(text) = child_with(act, &[("DEEPINFER_FAKE_ACL", settings)]) else { return };
+    for part in parts {
+        assert!(text.contains(part), "{settings}: {part:?} is missing in: {text}");
+    }
+}
+
+#[test]
+fn the_twin_is_told_from_a_device() {
+    prints("open", "", &["opened Ascend 950 (host twin) true"]);
+}
+
+#[test]
+fn devices_that_are_not_there() {
+    prints("open", "devices=0", &["not opened: ", "CANN is installed, but it finds no Ascend device"]);
+    prints("second device", "", &["has no device 1"]);
+    prints("second device", "devices=2", &["opened 1"]);
+    prints("open", "fail=aclInit:1:507899", &["its runtime does not start (error 507899)"]);
+    prints("open", "nonsense=1", &["nonsense=1 is no setting of the fake runtime"]);
+}
+
+#[test]
+fn memory_that_is_not_there_leaves_the_device_as_it_was() {
+    let needed = "2097152 bytes of device memory are needed, but ";
+    prints(
+        "memory",
+        "hbm=1M",
+        &["refused: 2097152 bytes of device memory is not available", needed, "207001", "then: Ok(())"],
+    );
+    prints("allocations", "oom_at=5", &["64 bytes of device memory are needed, but ", "1 of 20", "the end"]);
+}
+
+/// A code, and what a person reads.
+const LOST: [(&str, &str, &str); 3] = [
+    ("lost_at=30", "507010", "the device lost its heartbeat"),
+    ("wild_at=5", "507035", "a kernel of the vector cores failed"),
+    ("stuck_at=5", "507034", "a kernel of the vector cores did not come to an end"),
+];
+
+#[test]
+fn a_device_that_is_lost_in_a_step_says_so_from_then_on() {
+    for (setting, code, sentence) in LOST {
+        let advice = "nothing works on this device any more in this process: start it again";
+        let lost = "the device is lost: ascend";
+        let mut parts = vec![code, sentence, advice, "the end"];
+        let lines = ["again: ", "memory: ", "a stream: "].map(|what| format!("{what}{lost}"));
+        parts.extend(lines.iter().map(String::as_str));
+        prints("step", setting, &parts);
+    }
+    // Before a call of the host, too.
+    prints("step", "lost=aclrtLaunchKernelWithHostArgs:7", &["step 2: the device is lost: ascend", "507010"]);
+}
+
+#[test]
+fn a_wait_that_takes_too_long_is_made_again() {
+    prints("waits", "fail=aclrtSynchronizeStream:9:507046", &["the end"]);
+    prints("waits", "fail=aclrtSynchronizeEvent:1:107019", &["the end"]);
+}
+
+#[test]
+fn recorded_work_gives_the_bits_of_the_calls() {
+    prints("graph", "", &["captured true, 3", "the end"]);
+    prints("graph", "cores=3", &["captured true, 3", "the end"]);
+}
+
+/// Neither the order of pipes, blocks and threads nor the number of cores shows in a result. What inexact instructions give is a
+/// function of the seed, so that only orders differ here.
+#[test]
+fn bits_do_not_depend_on_cores() {
+    let texts = ["cores=1", "cores=2", "cores=64"].map(|cores| child_with("bits", &[("DEEPINFER_FAKE_ACL", cores)]));
+    let [Some(one), Some(two), Some(many)] = texts else { return };
+    assert!(one == two && two == many, "{one}{two}{many}");
+}
