@@ -41,8 +41,8 @@ __aicore__ inline void narrow_bits(const AscendC::LocalTensor<uint16_t> &to, con
   Ands(a, a, 0xFFFFu, n);
   vector_barrier();
   Add(a, a, b, n);
-  ShiftRight(b, from, 16u, n);
   vector_barrier();
+  ShiftRight(b, from, 16u, n);
   Adds(a, a, 0x7FFFu, n);
   vector_barrier();
   ShiftRight(a, a, 16u, n);
