@@ -53,7 +53,8 @@ void Gather(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTen
   di_twin::Core::now().issue(instruction, [=] {
     for (uint32_t i = 0; i < count; ++i) {
       const uint64_t place = uint64_t(at[i]) + base;
-      if (place % sizeof(T) != 0 || place + sizeof(T) > bytes) {
+      // Numbers of small elements have 16 bits.
+      if (place % sizeof(T) != 0 || place + sizeof(T) > bytes || (sizeof(T) <= 2 && place / sizeof(T) > 0xFFFF)) {
         di_twin::wrong("block %u: Gather at byte %llu of %u", block, (unsigned long long)place, bytes);
       }
       std::memcpy(to + i, from + place, sizeof(T));
