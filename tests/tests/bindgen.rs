@@ -7,31 +7,39 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "bindgen/ascend.rs"]
+mod ascend;
 mod c_compiler;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::Command;
 
 use bindgen::Builder;
 use c_compiler::{Language, compiler, repository, run};
 use deepinfer_tests::layouts::{self, Layout, argument_structs, constants, fixed_structs};
 
-/// The imported header, or `None`, with a line that says so, without libclang.
-fn import() -> Option<String> {
+/// A header to import, or `None`, with a line that says so, without libclang.
+fn header(path: &Path) -> Option<Builder> {
     // Asking for the version is the first thing that loads libclang; that it cannot be found is a panic.
-    let Ok(version) = std::panic::catch_unwind(bindgen::clang_version) else {
+    if std::panic::catch_unwind(bindgen::clang_version).is_err() {
         eprintln!("skipped: no libclang");
         return None;
-    };
-    let header = repository().join("plugin-api/include/deepinfer_plugin.h");
-    let mut builder =
-        Builder::default().header(header.to_string_lossy()).allowlist_item("Di.*|DI_.*").generate_cstr(true);
-    // A libclang without the headers of its compiler has no stddef.h; that of the C compiler will do.
-    if let Some(mut compiler) = compiler(Language::C11) {
-        builder = builder.clang_args(["-idirafter", run(compiler.arg("-print-file-name=include")).trim()]);
     }
-    Some(builder.generate().unwrap_or_else(|e| panic!("{}: {e}", version.full)).to_string())
+    let builder = Builder::default().header(path.to_string_lossy());
+    // A libclang without the headers of its compiler has no stddef.h; that of the C compiler will do.
+    Some(match compiler(Language::C11) {
+        Some(mut compiler) => builder.clang_args(["-idirafter", run(compiler.arg("-print-file-name=include")).trim()]),
+        None => builder,
+    })
+}
+
+/// The imported header, or `None`, with a line that says so, without libclang.
+fn import() -> Option<String> {
+    let path = repository().join("plugin-api/include/deepinfer_plugin.h");
+    let builder = header(&path)?.allowlist_item("Di.*|DI_.*").generate_cstr(true);
+    Some(builder.generate().unwrap_or_else(|e| panic!("{}: {e}", bindgen::clang_version().full)).to_string())
 }
 
 /// A program that prints what [`layouts::lines`] says, of imported types. Its layout assertions, made by clang, hold if it

@@ -42,10 +42,7 @@ impl Gcc {
         let version = String::from_utf8_lossy(&printed.stdout).into_owned();
         let identity = format!("{version}{FLAGS:?}{:?}", std::env::var_os("CXXFLAGS"));
         let mut gcc = Self { root: root.to_owned(), identity, tool, objects: Vec::new() };
-        let files = fs::read_dir(root.join("twin")).into_iter().flatten().filter_map(Result::ok);
-        let mut sources: Vec<PathBuf> = files.map(|entry| entry.path()).filter(|path| is_source(path)).collect();
-        sources.sort();
-        let objects = sources.iter().map(|source| gcc.image(source, output));
+        let objects = sources(&root.join("twin")).into_iter().map(|source| gcc.image(&source, output));
         gcc.objects = objects.collect::<Result<_, _>>().unwrap_or_else(|problem| panic!("{problem}"));
         Ok(gcc)
     }
@@ -60,8 +57,13 @@ impl Gcc {
     }
 }
 
-fn is_source(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "cpp")
+/// The C++ files of a folder, sorted.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    let mut sources: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "cpp")).collect();
+    sources.sort();
+    sources
 }
 
 impl Compiler for Gcc {
@@ -93,6 +95,10 @@ impl Compiler for Gcc {
         }
         if self.is_of(source, "kernels") {
             command.args(&self.objects);
+        }
+        if self.is_of(source, "fake") {
+            let parts = sources(&self.root.join("fake")).into_iter().filter(|part| part != source);
+            command.args(parts.map(|part| crate::relative(&part, &self.root).to_owned()));
         }
         let run = command.args(["-ldl", "-o"]).arg(image).output();
         let run = run.map_err(|e| format!("{} does not run: {e}", self.tool.path().display()))?;

@@ -22,7 +22,6 @@ std::atomic<uint64_t> allocations{0}, kernels_run{0};
 
 Device *here() { return current ? devices()[size_t(current - 1)] : nullptr; }
 
-// What every call that needs a context begins with.
 int begin(const char *function, Device **device) {
   Verdict verdict = counted(function);
   if (!is_initialised) return fail(ACL_ERROR_UNINITIALIZE, std::string(function) + ": aclInit was not called");
@@ -35,10 +34,13 @@ int begin(const char *function, Device **device) {
   return ACL_SUCCESS;
 }
 
-// A wait or an allocation while the thread captures: the capture is of no use any more.
-int forbidden(const char *what) {
-  return fail(ACL_ERROR_RT_STREAM_CAPTURED, std::string(what) + " is not possible while a stream is captured");
+// What cannot be recorded, while a stream is captured.
+int forbidden(const char *what, int code = ACL_ERROR_RT_STREAM_CAPTURED) {
+  return fail(code, std::string(what) + " is not possible while a stream is captured");
 }
+
+// What the thread may not do while it captures, though no stream is concerned.
+int forbidden_here(const char *what) { return forbidden(what, ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT); }
 
 int check(Device *device, Stream *stream) {
   if (!stream) return fail(ACL_ERROR_RT_INVALID_HANDLE, "the default stream is not offered");
@@ -214,7 +216,7 @@ aclError aclrtGetMemInfo(aclrtMemAttr, size_t *free_bytes, size_t *total_bytes) 
 
 aclError aclrtMalloc(void **address, size_t size, aclrtMemMallocPolicy) {
   BEGIN;
-  if (captures) return forbidden("an allocation");
+  if (captures) return forbidden_here("an allocation");
   if (++allocations == settings().oom_at) return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "as DEEPINFER_FAKE_ACL says");
   *address = allocate(device, size);
   if (*address) return ACL_SUCCESS;
@@ -228,7 +230,7 @@ aclError aclrtFree(void *address) {
 
 aclError aclrtMallocHost(void **address, size_t size) {
   BEGIN;
-  if (captures) return forbidden("an allocation");
+  if (captures) return forbidden_here("an allocation");
   *address = allocate(nullptr, size);
   return *address ? ACL_SUCCESS : fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "the host has no such memory");
 }
@@ -267,6 +269,8 @@ aclError aclrtMemcpyAsync(void *dst, size_t room, const void *src, size_t count,
     bool on_device;
   } sides[2] = {{dst, kind == ACL_MEMCPY_HOST_TO_DEVICE || kind == ACL_MEMCPY_DEVICE_TO_DEVICE},
                 {src, kind == ACL_MEMCPY_DEVICE_TO_HOST || kind == ACL_MEMCPY_DEVICE_TO_DEVICE}};
+  if (sides[0].on_device && sides[1].on_device && ((uint64_t(dst) | uint64_t(src)) & 63))
+    return fail(ACL_ERROR_RT_ADDR_UNALIGNED, "a copy within a device whose addresses are no multiples of 64");
   bool is_pinned = true;
   for (const auto &side : sides) {
     bool is_known = memory().holds(side.address, count, side.on_device);
@@ -281,7 +285,7 @@ aclError aclrtMemcpyAsync(void *dst, size_t room, const void *src, size_t count,
   // Memory that is not pinned is not waited for by anybody: the copy is over when the call is.
   if (on->capture) {
     on->capture_is_invalid = true;
-    return forbidden("a copy of memory that is not pinned");
+    return forbidden("a copy of memory that is not pinned", ACL_ERROR_RT_CAPTURE_MODE_BLOCK_ASYNC);
   }
   on->add({copy, {}});
   return on->wait();
@@ -390,7 +394,7 @@ aclError aclrtQueryEventStatus(aclrtEvent event, aclrtEventRecordedStatus *statu
 
 aclError aclrtSynchronizeEvent(aclrtEvent event) {
   BEGIN;
-  if (captures) return forbidden("a wait");
+  if (captures) return forbidden_here("a wait");
   auto *of = static_cast<Event *>(event);
   {
     std::unique_lock<std::mutex> guard(device->lock);
@@ -410,7 +414,7 @@ aclError aclrtEventElapsedTime(float *ms, aclrtEvent from, aclrtEvent to) {
 
 aclError aclrtBinaryLoadFromData(const void *data, size_t length, const aclrtBinaryLoadOptions *, aclrtBinHandle *binary) {
   BEGIN;
-  if (captures) return forbidden("a load of kernels");
+  if (captures) return forbidden_here("a load of kernels");
   int file = memfd_create("ascend-kernels", MFD_CLOEXEC);
   size_t written = 0;
   while (file >= 0 && written < length) {
@@ -470,10 +474,10 @@ aclError aclmdlRICaptureBegin(aclrtStream stream, aclmdlRICaptureMode mode) {
 aclError aclmdlRICaptureEnd(aclrtStream stream, aclmdlRI *graph) {
   BEGIN;
   STREAM;
-  if (!on->capture) return fail(ACL_ERROR_RT_PARAM_INVALID, "the stream is not captured");
+  if (!on->capture) return fail(ACL_ERROR_RT_STREAM_NOT_CAPTURED, "the stream is not captured");
   if (captures > 0) --captures;
   std::unique_ptr<Graph> made = std::move(on->capture);
-  if (on->capture_is_invalid) return fail(ACL_ERROR_RT_CAPTURE_INVALIDATED, "something in the capture could not be recorded");
+  if (on->capture_is_invalid) return fail(ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, "something in the capture could not be recorded");
   *graph = made.release();
   return ACL_SUCCESS;
 }

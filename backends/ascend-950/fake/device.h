@@ -63,6 +63,10 @@ inline Memory &memory() {
 }
 
 struct Stream;
+struct Device;
+
+// What every call that needs a context begins with: it is counted, and gets the device, or a code.
+int begin(const char *function, Device **device);
 
 struct Device {
   int id;

@@ -5,6 +5,7 @@
 //   cores=8                  vector cores of a device (8)
 //   soc=Ascend950DT_9582     what the chip calls itself
 //   mapped=0                 host memory cannot be mapped into the device
+//   opapi=all                the vendor's ops are there (opapi.cpp); opapi=without:aclnnMatmul: all but one
 //   oom_at=12                the 12th allocation of device memory, counted from 1, does not fit
 //   lost_at=30               the device loses its heartbeat at the 30th piece of work that a stream runs
 //   wild_at=30               the 30th kernel that runs makes a wild access: 507035
@@ -37,7 +38,7 @@ struct Planned {
 struct Settings {
   uint64_t devices = 1, hbm = uint64_t(4) << 30, cores = 8, mapped = 1;
   uint64_t oom_at = 0, lost_at = 0, wild_at = 0, stuck_at = 0;
-  std::string soc = "Ascend950DT_9582", count;
+  std::string soc = "Ascend950DT_9582", opapi, count;
   std::vector<Planned> fails, losses;
   std::string problem;
   uint64_t seed = 0;
@@ -56,6 +57,7 @@ struct Settings {
     if (equals == std::string::npos) return false;
     std::string name = one.substr(0, equals), value = one.substr(equals + 1);
     if (name == "soc") return soc = value, true;
+    if (name == "opapi") return opapi = value, value == "all" || value.rfind("without:", 0) == 0;
     if (name == "count") return count = value, true;
     if (name == "fail" || name == "lost") return plan(value, name == "lost");
     const std::map<std::string, uint64_t *> numbers = {

@@ -29,12 +29,16 @@ static const aclError ACL_ERROR_RT_PARAM_INVALID = 107000;
 static const aclError ACL_ERROR_RT_INVALID_DEVICEID = 107001;
 static const aclError ACL_ERROR_RT_CONTEXT_NULL = 107002;
 static const aclError ACL_ERROR_RT_STREAM_CONTEXT = 107003;
+static const aclError ACL_ERROR_RT_ADDR_UNALIGNED = 107008;
 static const aclError ACL_ERROR_RT_INVALID_HANDLE = 107017;
 static const aclError ACL_ERROR_RT_WAIT_TIMEOUT = 107019;
 static const aclError ACL_ERROR_RT_TASK_TIMEOUT = 107020;
 static const aclError ACL_ERROR_RT_DEVICE_TASK_ABORT = 107022;
 static const aclError ACL_ERROR_RT_STREAM_ABORT = 107023;
 static const aclError ACL_ERROR_RT_STREAM_CAPTURED = 107027;
+static const aclError ACL_ERROR_RT_STREAM_NOT_CAPTURED = 107029;
+static const aclError ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT = 107030;
+static const aclError ACL_ERROR_RT_CAPTURE_MODE_BLOCK_ASYNC = 107041;
 static const aclError ACL_ERROR_RT_FEATURE_NOT_SUPPORT = 207000;
 static const aclError ACL_ERROR_RT_MEMORY_ALLOCATION = 207001;
 static const aclError ACL_ERROR_RT_NO_DEVICE = 207004;
@@ -47,9 +51,10 @@ static const aclError ACL_ERROR_RT_KERNEL_LOOKUP = 507027;
 static const aclError ACL_ERROR_RT_VECTOR_CORE_TIMEOUT = 507034;
 static const aclError ACL_ERROR_RT_VECTOR_CORE_EXCEPTION = 507035;
 static const aclError ACL_ERROR_RT_STREAM_SYNC_TIMEOUT = 507046;
+static const aclError ACL_ERROR_RT_EVENT_SYNC_TIMEOUT = 507047;
 static const aclError ACL_ERROR_RT_DRV_INTERNAL_ERROR = 507899;
 static const aclError ACL_ERROR_RT_SOCKET_CLOSE = 507901;
-static const aclError ACL_ERROR_RT_CAPTURE_INVALIDATED = 507903;
+static const aclError ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED = 507903;
 
 /* Which way a copy goes. */
 typedef enum aclrtMemcpyKind {

@@ -12,7 +12,7 @@ struct FillTiling {
   int64_t bytes;
   int32_t pattern, reserved;
 };
-static_assert(sizeof(FillTiling) == 16, "as in src/fill.rs");
+static_assert(sizeof(FillTiling) == 16, "as in src/plain.rs");
 
 constexpr int64_t PIECE = 32768;
 

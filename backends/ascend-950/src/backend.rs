@@ -7,9 +7,9 @@ use deepinfer_plugin_api::abi::DI_COPY_P2P;
 use deepinfer_plugin_api::sdk::{Backend, DeviceInfo, Extras, Fault, GraphBackend};
 
 use crate::device::{self, Device, MOST_DEVICES};
-use crate::fill::fill;
 use crate::image;
 use crate::memory::{self, Buffer};
+use crate::plain::fill;
 use crate::stream::{Event, Stream};
 
 /// The devices of CANN's runtime, or the host twin. It takes no options.

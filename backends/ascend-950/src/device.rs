@@ -13,6 +13,7 @@ use crate::acl::{acl, missing_to_open};
 use crate::error::{check, fault};
 use crate::image::{self, Binaries};
 use crate::memory::GRANULARITY;
+use crate::vendor;
 
 /// Huawei's number in the PCI registry.
 const PCI_VENDOR: u32 = 0x19E5;
@@ -37,7 +38,9 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, Fault> {
     }
     let soc = soc(acl);
     // The twin has cores of this machine, whose numbers are not those of a device.
-    let name = if image::is_twin() { "Ascend 950 (host twin)".to_owned() } else { format!("Ascend {soc}") };
+    let missing = vendor::missing();
+    let without = if missing.is_empty() { String::new() } else { format!(", without {} of CANN", missing.join(", ")) };
+    let name = if image::is_twin() { "Ascend 950 (host twin)".to_owned() } else { format!("Ascend {soc}") } + &without;
     let arch = if image::is_twin() { "ascend950-host-twin".to_owned() } else { soc.to_lowercase() };
     let describe = |device: u32| {
         let total_bytes = attribute(acl, device, sys::ACL_DEV_ATTR_TOTAL_GLOBAL_MEM_SIZE);

@@ -27,16 +27,21 @@ pub(crate) enum Class {
 /// The class of a result that is not success.
 pub(crate) const fn class(code: aclError) -> Class {
     match code {
-        sys::ACL_ERROR_RT_WAIT_TIMEOUT | sys::ACL_ERROR_RT_STREAM_SYNC_TIMEOUT => Class::Retry,
+        sys::ACL_ERROR_RT_WAIT_TIMEOUT
+        | sys::ACL_ERROR_RT_STREAM_SYNC_TIMEOUT
+        | sys::ACL_ERROR_RT_EVENT_SYNC_TIMEOUT => Class::Retry,
         sys::ACL_ERROR_RT_MEMORY_ALLOCATION | sys::ACL_ERROR_RT_DEVICE_OOM => Class::OutOfMemory,
-        107_025..=107_031 | 107_036 | 107_038 | 107_041 | sys::ACL_ERROR_RT_CAPTURE_INVALIDATED => Class::Capture,
+        107_024..=107_032 | 107_036 | 107_038 | 107_041 | sys::ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED => {
+            Class::Capture
+        }
         // Work that was aborted, on the device or in a stream, leaves memory in an unknown state.
         sys::ACL_ERROR_RT_DEVICE_TASK_ABORT | sys::ACL_ERROR_RT_STREAM_ABORT => Class::DeviceLost,
         100_000..=100_999 | 107_000..=107_999 | sys::ACL_ERROR_RT_FEATURE_NOT_SUPPORT => Class::Programming,
         sys::ACL_ERROR_RT_LOST_HEARTBEAT
         | 507_014..=507_018
-        | 507_034..=507_045
-        | 507_047..=507_057
+        | 507_034..=507_036
+        | 507_042..=507_045
+        | 507_048..=507_057
         | sys::ACL_ERROR_RT_DRV_INTERNAL_ERROR
         | sys::ACL_ERROR_RT_SOCKET_CLOSE => Class::DeviceLost,
         _ => Class::Other,
@@ -49,10 +54,12 @@ const fn name(code: aclError) -> &'static str {
         sys::ACL_ERROR_UNINITIALIZE => "the runtime was not initialised",
         sys::ACL_ERROR_RT_CONTEXT_NULL => "the thread has no context",
         sys::ACL_ERROR_RT_STREAM_CONTEXT => "the stream is of another context",
-        sys::ACL_ERROR_RT_WAIT_TIMEOUT | sys::ACL_ERROR_RT_STREAM_SYNC_TIMEOUT => "a wait took too long",
+        sys::ACL_ERROR_RT_WAIT_TIMEOUT
+        | sys::ACL_ERROR_RT_STREAM_SYNC_TIMEOUT
+        | sys::ACL_ERROR_RT_EVENT_SYNC_TIMEOUT => "a wait took too long",
         sys::ACL_ERROR_RT_TASK_TIMEOUT => "a task took too long",
         sys::ACL_ERROR_RT_STREAM_CAPTURED => "the stream is captured",
-        sys::ACL_ERROR_RT_CAPTURE_INVALIDATED => "the capture became invalid",
+        sys::ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED => "the capture became invalid",
         sys::ACL_ERROR_RT_FEATURE_NOT_SUPPORT => "not supported here",
         sys::ACL_ERROR_RT_MEMORY_ALLOCATION => "out of memory",
         sys::ACL_ERROR_RT_DEVICE_OOM => "out of memory on the device",

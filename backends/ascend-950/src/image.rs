@@ -45,25 +45,36 @@ pub(crate) fn problem() -> Option<&'static str> {
 /// # Errors
 /// The system gives no memory for it, or refuses to run code from it.
 pub(crate) fn fake() -> Result<Library, Fault> {
+    static PATH: OnceLock<Result<String, Fault>> = OnceLock::new();
+    let path = PATH.get_or_init(fake_file).as_ref().map_err(Clone::clone)?;
+    // Opened twice it is the same library.
+    // SAFETY: our own library, which the build made.
+    unsafe { Library::new(path) }.map_err(|e| no_fake(&e))
+}
+
+fn no_fake(problem: &dyn std::fmt::Display) -> Fault {
+    Fault::unsupported(format!("the fake runtime of the host twin: {problem}"))
+}
+
+/// Writes the fake runtime to a file that is nothing but memory, and says how it is opened.
+fn fake_file() -> Result<String, Fault> {
     unsafe extern "C" {
         /// The C library's function: a file that is nothing but memory.
         fn memfd_create(name: *const std::ffi::c_char, flags: std::ffi::c_uint) -> std::ffi::c_int;
     }
     const CLOSE_ON_EXEC: std::ffi::c_uint = 1;
-    let failed = |e: &dyn std::fmt::Display| Fault::unsupported(format!("the fake runtime of the host twin: {e}"));
     // SAFETY: the name is terminated; the descriptor is ours, if there is one.
     let mut file = unsafe {
         match memfd_create(c"libascendcl-fake".as_ptr(), CLOSE_ON_EXEC) {
-            -1 => return Err(failed(&std::io::Error::last_os_error())),
+            -1 => return Err(no_fake(&std::io::Error::last_os_error())),
             descriptor => std::fs::File::from_raw_fd(descriptor),
         }
     };
-    file.write_all(images::FAKE).map_err(|e| failed(&e))?;
+    file.write_all(images::FAKE).map_err(|e| no_fake(&e))?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     // The loader knows libraries by their path, which must not come again: the file stays open.
     std::mem::forget(file);
-    // SAFETY: our own library, which the build made.
-    unsafe { Library::new(path) }.map_err(|e| failed(&e))
+    Ok(path)
 }
 
 /// Binaries that are loaded on a device, at their first use.

@@ -1,5 +1,6 @@
 //! Streams and events.
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,11 @@ use crate::acl::sys::{self, aclrtEvent, aclrtStream};
 use crate::device::Device;
 use crate::error::{check, wait};
 use crate::faults::{FaultWord, Slot};
+use crate::plain;
+use crate::vendor::call::Kept;
+
+/// What the runtime's copies within a device want of both addresses.
+const COPY_ALIGN: usize = 64;
 
 /// A stream.
 pub(crate) struct Stream {
@@ -19,6 +25,8 @@ pub(crate) struct Stream {
     faults: Arc<FaultWord>,
     slot: Slot,
     is_captured: AtomicBool,
+    /// What queued calls of the vendor's ops need, with the event behind each, oldest first.
+    kept: Mutex<VecDeque<(RawEvent, Kept)>>,
 }
 
 // SAFETY: a stream may be used from any thread; the boundary promises one at a time.
@@ -36,7 +44,8 @@ impl Stream {
         let made = FaultWord::new(device, raw).and_then(|faults| Ok((Arc::new(faults), Slot::new(device)?)));
         match made {
             Ok((faults, slot)) => {
-                Ok(Self { device: Arc::clone(device), raw, faults, slot, is_captured: AtomicBool::new(false) })
+                let (is_captured, kept) = (AtomicBool::new(false), Mutex::default());
+                Ok(Self { device: Arc::clone(device), raw, faults, slot, is_captured, kept })
             }
             Err(fault) => {
                 // SAFETY: just made, and given back once.
@@ -92,13 +101,34 @@ impl Stream {
         let number = if self.is_captured() { 0 } else { self.faults.copy(acl, self.raw, &self.slot)? };
         // SAFETY: the stream is alive.
         wait("the stream", || unsafe { acl.aclrtSynchronizeStream(self.raw) })?;
+        self.lock_kept().clear();
         self.faults.take(number, &self.slot)
+    }
+
+    /// Keeps something until the stream has passed what is queued now, and gives up what it has passed.
+    pub(crate) fn keep(&self, what: Kept) -> Result<(), Fault> {
+        let acl = self.device.bind()?;
+        let mut kept = self.lock_kept();
+        while let Some((event, _)) = kept.front()
+            && event.has_passed(acl)
+        {
+            kept.pop_front();
+        }
+        let event = RawEvent::new(&self.device, acl, sys::ACL_EVENT_SYNC)?;
+        // SAFETY: both are alive and of one context.
+        let recorded = check("the record of an event", unsafe { acl.aclrtRecordEvent(event.raw, self.raw) });
+        kept.push_back((event, what));
+        recorded
+    }
+
+    fn lock_kept(&self) -> MutexGuard<'_, VecDeque<(RawEvent, Kept)>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies in the stream's order; `kind` is a `DI_COPY_*`.
     ///
     /// # Safety
-    /// `bytes` are readable at `src` and writable at `dst` until the stream has passed.
+    /// `bytes` are readable at `src` and writable at `dst` until the stream has passed; the two places do not overlap.
     pub(crate) unsafe fn copy(
         &self,
         dst: *mut c_void,
@@ -113,6 +143,10 @@ impl Stream {
         let kind = match (from_device, to_device) {
             (false, true) => sys::ACL_MEMCPY_HOST_TO_DEVICE,
             (true, false) => sys::ACL_MEMCPY_DEVICE_TO_HOST,
+            (true, true) if dst.addr() % COPY_ALIGN != 0 || src.addr() % COPY_ALIGN != 0 => {
+                // SAFETY: the caller's contract.
+                return unsafe { plain::copy(self, dst, src, bytes) };
+            }
             (true, true) => sys::ACL_MEMCPY_DEVICE_TO_DEVICE,
             (false, false) => {
                 // The processor copies, when it is the copy's turn.
@@ -140,6 +174,43 @@ impl Drop for Stream {
     }
 }
 
+/// An event of the runtime.
+struct RawEvent {
+    device: Arc<Device>,
+    raw: aclrtEvent,
+}
+
+// SAFETY: an event may be used from any thread.
+unsafe impl Send for RawEvent {}
+// SAFETY: as above.
+unsafe impl Sync for RawEvent {}
+
+impl RawEvent {
+    fn new(device: &Arc<Device>, acl: &sys::AscendCl, flags: u32) -> Result<Self, Fault> {
+        let mut raw: aclrtEvent = std::ptr::null_mut();
+        // SAFETY: the context is current; the address is writable.
+        check("an event", unsafe { acl.aclrtCreateEventExWithFlag(&mut raw, flags) })?;
+        Ok(Self { device: Arc::clone(device), raw })
+    }
+
+    /// Whether it is known to have passed.
+    fn has_passed(&self, acl: &sys::AscendCl) -> bool {
+        let mut status = sys::ACL_EVENT_RECORDED_STATUS_NOT_READY;
+        // SAFETY: the event is alive; the address is writable.
+        let code = unsafe { acl.aclrtQueryEventStatus(self.raw, &mut status) };
+        code == sys::ACL_SUCCESS && status == sys::ACL_EVENT_RECORDED_STATUS_COMPLETE
+    }
+}
+
+impl Drop for RawEvent {
+    fn drop(&mut self) {
+        if let Ok(acl) = self.device.bind() {
+            // SAFETY: created by this runtime, destroyed once.
+            let _ = unsafe { acl.aclrtDestroyEvent(self.raw) };
+        }
+    }
+}
+
 /// The record that an event waits for.
 struct Recorded {
     faults: Arc<FaultWord>,
@@ -149,27 +220,19 @@ struct Recorded {
 /// A point in a stream.
 pub(crate) struct Event {
     device: Arc<Device>,
-    raw: aclrtEvent,
+    event: RawEvent,
     slot: Slot,
     recorded: Mutex<Option<Recorded>>,
 }
-
-// SAFETY: an event may be used from any thread.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
 
 impl Event {
     /// An event that has passed.
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
         let slot = Slot::new(device)?;
         let acl = device.bind()?;
-        let mut raw: aclrtEvent = std::ptr::null_mut();
         // With the time, for `elapsed`.
-        let flags = sys::ACL_EVENT_SYNC | sys::ACL_EVENT_TIME_LINE;
-        // SAFETY: the context is current; the address is writable.
-        check("an event", unsafe { acl.aclrtCreateEventExWithFlag(&mut raw, flags) })?;
-        Ok(Self { device: Arc::clone(device), raw, slot, recorded: Mutex::default() })
+        let event = RawEvent::new(device, acl, sys::ACL_EVENT_SYNC | sys::ACL_EVENT_TIME_LINE)?;
+        Ok(Self { device: Arc::clone(device), event, slot, recorded: Mutex::default() })
     }
 
     /// Marks the present end of a stream.
@@ -180,14 +243,14 @@ impl Event {
             *self.lock() = Some(Recorded { faults: Arc::clone(stream.faults()), number });
         }
         // SAFETY: both are alive and of one context.
-        check("the record of an event", unsafe { acl.aclrtRecordEvent(self.raw, stream.raw()) })
+        check("the record of an event", unsafe { acl.aclrtRecordEvent(self.event.raw, stream.raw()) })
     }
 
     /// Makes later work of a stream wait.
     pub(crate) fn wait(&self, stream: &Stream) -> Result<(), Fault> {
         let acl = stream.begin()?;
         // SAFETY: both are alive.
-        check("the wait for an event", unsafe { acl.aclrtStreamWaitEvent(stream.raw(), self.raw) })
+        check("the wait for an event", unsafe { acl.aclrtStreamWaitEvent(stream.raw(), self.event.raw) })
     }
 
     /// Whether it has passed.
@@ -195,7 +258,7 @@ impl Event {
         let acl = self.device.bind()?;
         let mut status = sys::ACL_EVENT_RECORDED_STATUS_NOT_READY;
         // SAFETY: the event is alive; the address is writable.
-        check("the event", unsafe { acl.aclrtQueryEventStatus(self.raw, &mut status) })?;
+        check("the event", unsafe { acl.aclrtQueryEventStatus(self.event.raw, &mut status) })?;
         if status != sys::ACL_EVENT_RECORDED_STATUS_COMPLETE {
             return Ok(false);
         }
@@ -206,7 +269,7 @@ impl Event {
     pub(crate) fn sync(&self) -> Result<(), Fault> {
         let acl = self.device.bind()?;
         // SAFETY: the event is alive.
-        wait("the event", || unsafe { acl.aclrtSynchronizeEvent(self.raw) })?;
+        wait("the event", || unsafe { acl.aclrtSynchronizeEvent(self.event.raw) })?;
         self.take_faults()
     }
 
@@ -218,7 +281,7 @@ impl Event {
         };
         let mut milliseconds = 0.0;
         // SAFETY: both are alive; the address is writable.
-        check("the time between events", unsafe { elapsed(&mut milliseconds, self.raw, to.raw) })?;
+        check("the time between events", unsafe { elapsed(&mut milliseconds, self.event.raw, to.event.raw) })?;
         Ok(milliseconds)
     }
 
@@ -228,14 +291,5 @@ impl Event {
 
     fn lock(&self) -> MutexGuard<'_, Option<Recorded>> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if let Ok(acl) = self.device.bind() {
-            // SAFETY: created by this runtime, destroyed once.
-            let _ = unsafe { acl.aclrtDestroyEvent(self.raw) };
-        }
     }
 }

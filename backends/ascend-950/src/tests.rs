@@ -61,16 +61,17 @@ fn what_a_capture_cannot_hold_ends_it_and_nothing_else() {
     let (_memory, on_device) = o.alloc(DI_SPACE_DEVICE, 64);
     let event = o.backend.create_event(&o.device).unwrap();
     let ordinary = [7_u8; 64];
-    let attempts: [&dyn Fn() -> Result<(), Fault>; 4] = [
-        &|| o.backend.sync_stream(&o.stream),
-        &|| o.backend.record_event(&event, &o.stream),
-        &|| o.backend.wait_event(&o.stream, &event),
-        &|| o.copy(on_device, ordinary.as_ptr().cast(), 64, DI_COPY_H2D),
+    type Attempt<'a> = &'a dyn Fn() -> Result<(), Fault>;
+    let attempts: [(i32, Attempt<'_>); 4] = [
+        (sys::ACL_ERROR_RT_STREAM_CAPTURED, &|| o.backend.sync_stream(&o.stream)),
+        (sys::ACL_ERROR_RT_STREAM_CAPTURED, &|| o.backend.record_event(&event, &o.stream)),
+        (sys::ACL_ERROR_RT_STREAM_CAPTURED, &|| o.backend.wait_event(&o.stream, &event)),
+        (sys::ACL_ERROR_RT_CAPTURE_MODE_BLOCK_ASYNC, &|| o.copy(on_device, ordinary.as_ptr().cast(), 64, DI_COPY_H2D)),
     ];
-    for attempt in attempts {
+    for (code, attempt) in attempts {
         o.backend.begin_capture(&o.stream).unwrap();
-        is_capture(attempt(), sys::ACL_ERROR_RT_STREAM_CAPTURED);
-        is_capture(o.backend.end_capture(&o.stream), sys::ACL_ERROR_RT_CAPTURE_INVALIDATED);
+        is_capture(attempt(), code);
+        is_capture(o.backend.end_capture(&o.stream), sys::ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED);
         // The stream works as before.
         o.fill(on_device, 0x5A, 1, 64).unwrap();
         assert_eq!(o.read::<64>(on_device), [0x5A; 64]);
@@ -81,10 +82,10 @@ fn what_a_capture_cannot_hold_ends_it_and_nothing_else() {
 fn a_capture_forbids_allocations_and_other_captures_but_stays_valid() {
     let o = open();
     o.backend.begin_capture(&o.stream).unwrap();
-    is_capture(o.backend.alloc(&o.device, DI_SPACE_DEVICE, 64, 64), sys::ACL_ERROR_RT_STREAM_CAPTURED);
+    is_capture(o.backend.alloc(&o.device, DI_SPACE_DEVICE, 64, 64), sys::ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT);
     is_capture(o.backend.begin_capture(&o.stream), sys::ACL_ERROR_RT_STREAM_CAPTURED);
     o.backend.end_capture(&o.stream).unwrap();
-    assert_eq!(o.backend.end_capture(&o.stream).err().unwrap().code, FaultCode::Internal);
+    is_capture(o.backend.end_capture(&o.stream), sys::ACL_ERROR_RT_STREAM_NOT_CAPTURED);
 }
 
 #[test]
@@ -122,6 +123,22 @@ fn patterns_of_every_width_fill_what_they_are_told_and_no_more() {
         let wanted: Vec<u8> = pattern.to_le_bytes()[..width as usize].repeat(count as usize);
         assert!(bytes[..32].iter().chain(&bytes[100_032..]).all(|byte| *byte == 0), "{pattern:#x}");
         assert!(bytes[32..100_032] == wanted[..], "{pattern:#x}");
+    }
+}
+
+#[test]
+fn copies_within_the_device_take_every_address() {
+    let o = open();
+    let (_memory, memory) = o.alloc(DI_SPACE_DEVICE, 200_064);
+    let bytes: Vec<u8> = (0..100_000_u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    o.copy(memory, bytes.as_ptr().cast(), 100_000, DI_COPY_H2D).unwrap();
+    for (from, to, count) in [(0, 100_032, 99_999), (3, 100_064, 70_001), (64, 100_033, 1)] {
+        o.fill(memory.wrapping_byte_add(100_000), 0, 1, 100_064).unwrap();
+        o.copy(memory.wrapping_byte_add(to), memory.wrapping_byte_add(from), count as u64, DI_COPY_D2D).unwrap();
+        let found = o.read::<100_064>(memory.wrapping_byte_add(100_000));
+        let begin = to - 100_000;
+        assert!(found[begin..begin + count] == bytes[from..from + count], "{from} {to} {count}");
+        assert!(found[..begin].iter().chain(&found[begin + count..]).all(|byte| *byte == 0), "{from} {to} {count}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The boundary's fill.
+//! The boundary's fill and copy, where the runtime's own do not do: kernels that are no ops.
 
 use std::ffi::c_void;
 
@@ -9,12 +9,26 @@ use crate::image::{Function, images};
 use crate::launch::{blocks, launch, tiling};
 use crate::stream::Stream;
 
+static COPY: Function = Function::new(&images::COPY, c"copy");
 static FILL: Function = Function::new(&images::FILL, c"fill");
 /// What a block writes at a time.
 const PIECE: usize = 32_768;
 
 tiling! {
     struct FillTiling: 16 { bytes: i64, pattern: i32, reserved: i32 }
+}
+
+tiling! {
+    struct CopyTiling: 8 { bytes: i64 }
+}
+
+/// Copies within the device, from any address to any, in the stream's order.
+///
+/// # Safety
+/// The bytes are readable and writable until the stream has passed, and the two places do not overlap.
+pub(crate) unsafe fn copy(stream: &Stream, dst: *mut c_void, src: *const c_void, bytes: usize) -> Result<(), Fault> {
+    let pieces = blocks(stream, bytes.div_ceil(PIECE) as i64);
+    launch!(stream, COPY, pieces, [src.cast_mut().cast::<u8>(), dst.cast::<u8>()], CopyTiling { bytes: bytes as i64 })
 }
 
 /// Writes `pattern`, of 1, 2 or 4 bytes, over `bytes` bytes, in the stream's order.
