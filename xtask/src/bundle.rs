@@ -10,6 +10,9 @@ const MOST_BYTES: u64 = 60 << 20;
 /// Where it is made unless it is said.
 const DEFAULT: &str = "target/gpu-bundle";
 
+/// Tests of the crate `deepinfer-tests` that go with it.
+const TESTS: [&str; 2] = ["miniature", "released_slice"];
+
 /// How a file gets there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
@@ -19,6 +22,8 @@ enum How {
     Stripped,
     /// Compressed: `run.sh` unpacks it.
     Zipped,
+    /// Without symbols, and compressed.
+    StrippedAndZipped,
 }
 
 /// A file: from where in the repository to where in the folder.
@@ -37,7 +42,7 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
         ["--out", folder] => PathBuf::from(folder),
         _ => bail!("usage: cargo xtask gpu-bundle [--out DIR]"),
     };
-    let test = build(root)?;
+    let tests = build(root)?;
     // What an earlier run left could be of another commit. Only a folder that such a run made is removed.
     if out.join("run.sh").exists() {
         std::fs::remove_dir_all(&out).with_context(|| format!("cannot empty {}", out.display()))?;
@@ -47,7 +52,7 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
         "{} is not empty, and no bundle; choose another folder",
         out.display()
     );
-    let files = files(&release_folder(root), &test);
+    let files = files(&release_folder(root), &tests);
     for file in &files {
         put(root, file, &out)?;
     }
@@ -58,14 +63,16 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
 }
 
 /// What belongs into the folder.
-fn files(release: &Path, test: &Path) -> Vec<File> {
+fn files(release: &Path, tests: &[PathBuf; TESTS.len()]) -> Vec<File> {
     let file = |from: PathBuf, to: &str, how| File { from, to: to.to_owned(), how };
     let mut files = vec![
-        file(release.join("deepinfer"), "deepinfer", How::Stripped),
-        file(test.to_owned(), "miniature", How::Stripped),
+        file(release.join("deepinfer"), "deepinfer.gz", How::StrippedAndZipped),
         file("backends/nvidia-sm100/bench/run.sh".into(), "run.sh", How::Copied),
         file("backends/nvidia-sm100/bench/peers.py".into(), "peers.py", How::Copied),
     ];
+    for (name, test) in TESTS.iter().zip(tests) {
+        files.push(file(test.clone(), name, How::Stripped));
+    }
     for plugin in ["nvidia_sm100", "cpu_reference", "validate"] {
         let name = format!("libdeepinfer_{plugin}.so");
         files.push(file(release.join(&name), &format!("plugins/{name}"), How::Stripped));
@@ -88,8 +95,8 @@ fn release_folder(root: &Path) -> PathBuf {
     target.join("release")
 }
 
-/// Builds the program, the plugins and the test of the miniature, and gives the path of the test.
-fn build(root: &Path) -> Result<PathBuf> {
+/// Builds the program, the plugins and the tests, and gives the paths of the tests.
+fn build(root: &Path) -> Result<[PathBuf; TESTS.len()]> {
     let cargo = || {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         // A plugin without kernels would measure nothing.
@@ -100,20 +107,24 @@ fn build(root: &Path) -> Result<PathBuf> {
     let mut program = cargo();
     program.args(["build", "--release"]).args(packages.iter().flat_map(|package| ["-p", package]));
     succeed(&mut program)?;
-    let mut test = cargo();
-    test.args(["test", "--release", "-p", "deepinfer-tests", "--test", "miniature", "--no-run"]);
-    test.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
-    let output = test.output().with_context(|| format!("{test:?} does not run"))?;
-    ensure!(output.status.success(), "{test:?}: {}", output.status);
+    let mut tests = cargo();
+    tests.args(["test", "--release", "-p", "deepinfer-tests"]).args(TESTS.iter().flat_map(|test| ["--test", test]));
+    tests.args(["--no-run", "--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = tests.output().with_context(|| format!("{tests:?} does not run"))?;
+    ensure!(output.status.success(), "{tests:?}: {}", output.status);
     let messages = String::from_utf8(output.stdout).context("cargo writes UTF-8")?;
-    executable(&messages).context("cargo does not say where the test of the miniature lies")
+    let mut paths = [const { PathBuf::new() }; TESTS.len()];
+    for (path, test) in paths.iter_mut().zip(TESTS) {
+        *path = executable(&messages, test).with_context(|| format!("cargo does not say where {test} lies"))?;
+    }
+    Ok(paths)
 }
 
-/// The executable of the test `miniature` in cargo's messages.
-fn executable(messages: &str) -> Option<PathBuf> {
+/// The executable of a test in cargo's messages.
+fn executable(messages: &str, test: &str) -> Option<PathBuf> {
     messages.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        (message["target"]["name"] == "miniature").then(|| message["executable"].as_str().map(PathBuf::from))?
+        (message["target"]["name"] == test).then(|| message["executable"].as_str().map(PathBuf::from))?
     })
 }
 
@@ -122,16 +133,21 @@ fn put(root: &Path, file: &File, out: &Path) -> Result<()> {
     let (from, to) = (root.join(&file.from), out.join(&file.to));
     let folder = to.parent().context("files of a bundle lie in a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    match file.how {
-        How::Zipped => {
-            let target = std::fs::File::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
-            succeed(Command::new("gzip").arg("-c").arg(&from).stdout(target))
-        }
-        How::Copied | How::Stripped => {
-            std::fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
-            if file.how == How::Stripped { succeed(Command::new("strip").arg(&to)) } else { Ok(()) }
-        }
+    if matches!(file.how, How::Copied | How::Stripped) {
+        std::fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+        return if file.how == How::Stripped { succeed(Command::new("strip").arg(&to)) } else { Ok(()) };
     }
+    let plain = to.with_extension("plain");
+    if file.how == How::StrippedAndZipped {
+        succeed(Command::new("strip").arg("-o").arg(&plain).arg(&from))?;
+    }
+    let source = if file.how == How::StrippedAndZipped { &plain } else { &from };
+    let target = std::fs::File::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
+    succeed(Command::new("gzip").arg("-9c").arg(source).stdout(target))?;
+    if source == &plain {
+        std::fs::remove_file(&plain).with_context(|| format!("cannot remove {}", plain.display()))?;
+    }
+    Ok(())
 }
 
 fn succeed(command: &mut Command) -> Result<()> {
@@ -148,7 +164,7 @@ mod tests {
     fn a_bundle_has_what_its_script_names() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let built = Path::new("/built");
-        let files = files(built, &built.join("deps/miniature-0"));
+        let files = files(built, &TESTS.map(|test| built.join("deps").join(test)));
         // What is not built is in the repository.
         for file in files.iter().filter(|file| !file.from.starts_with(built)) {
             assert!(root.join(&file.from).is_file(), "{file:?}");
@@ -158,7 +174,9 @@ mod tests {
         let named = script.split("$here/").skip(1).map(|rest| rest.split(['"', ' ', '\n']).next().unwrap_or_default());
         let made = ["results", "results}"];
         for name in named.filter(|name| !made.contains(name)) {
-            let is_there = places.iter().any(|place| *place == name || place.starts_with(&format!("{name}/")));
+            let is_there = places.iter().any(|place| {
+                *place == name || place.starts_with(&format!("{name}/")) || *place == format!("{name}.gz")
+            });
             assert!(is_there, "{name} is named in run.sh, but not in the bundle: {places:?}");
         }
         assert!(places.contains(&"models/deepseek-v41-mini/model.safetensors.gz"), "{places:?}");
@@ -173,8 +191,8 @@ mod tests {
         let messages = "{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"other\"},\"executable\":\"/x\"}\n\
                         {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"miniature\"},\"executable\":\"/t/m-1\"}\n\
                         {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/m-1")));
-        assert_eq!(executable("not json\n"), None);
+        assert_eq!(executable(messages, "miniature"), Some(PathBuf::from("/t/m-1")));
+        assert_eq!(executable("not json\n", "miniature"), None);
     }
 
     #[test]

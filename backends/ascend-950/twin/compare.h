@@ -1,4 +1,4 @@
-// Compare writes one bit per element, the lowest bit of a byte first; Select reads such bits.
+// Compare writes one bit per element, the lowest bit of a byte first, and zeros up to the end of a repeat; Select reads such bits.
 
 #ifndef DEEPINFER_ASCEND_TWIN_COMPARE_H
 #define DEEPINFER_ASCEND_TWIN_COMPARE_H
@@ -31,18 +31,24 @@ template <class T> bool compares(T a, T b, AscendC::CMPMODE mode) {
   }
 }
 
-// Bits of whole bytes.
-template <class U> void mask_operand(Instruction &instruction, const LocalTensor<U> &tensor, uint32_t count, bool is_write) {
-  static_assert(sizeof(U) == 1 || is_any<U, uint16_t, uint32_t, uint64_t>(), "bits lie in unsigned numbers");
-  operand(instruction, tensor.template ReinterpretCast<uint8_t>(), (count + 7) / 8, is_write);
+template <class T> constexpr bool is_comparable() { return is_vector_type<T>() || is_wide_integer<T>() || is_byte<T>(); }
+
+// Bytes that a comparison writes: bits of whole repeats, of 32 elements where they have 64 bits.
+template <class T> constexpr uint32_t mask_bytes(uint32_t count) {
+  constexpr uint32_t lanes = sizeof(T) == 8 ? 32 : REPEAT_BYTES / sizeof(T);
+  return (count + lanes - 1) / lanes * (lanes / 8);
 }
 
-// f(i) for each bit; what is beyond `count` in the last byte is 0.
-template <class F> void write_bits(uint8_t *to, uint32_t count, const F &f) {
-  for (uint32_t i = 0; i < count; i += 8) {
+template <class U> void mask_operand(Instruction &instruction, const LocalTensor<U> &tensor, uint32_t bytes, bool is_write) {
+  operand(instruction, tensor.template ReinterpretCast<uint8_t>(), bytes, is_write);
+}
+
+// f(i) for each bit; those beyond `count` are 0.
+template <class F> void write_bits(uint8_t *to, uint32_t count, uint32_t bytes, const F &f) {
+  for (uint32_t at = 0; at < bytes; ++at) {
     uint8_t byte = 0;
-    for (uint32_t j = i; j < i + 8 && j < count; ++j) byte = uint8_t(byte | uint32_t(f(j)) << (j - i));
-    to[i / 8] = byte;
+    for (uint32_t i = at * 8; i < at * 8 + 8 && i < count; ++i) byte = uint8_t(byte | uint32_t(f(i)) << i % 8);
+    to[at] = byte;
   }
 }
 
@@ -52,27 +58,29 @@ namespace AscendC {
 
 template <class T, class U>
 void Compare(const LocalTensor<U> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, CMPMODE mode, uint32_t elements) {
-  static_assert(di_twin::is_number<T>(), "Compare: the device has no such type");
+  static_assert(di_twin::is_comparable<T>() && di_twin::is_byte<U>(), "Compare: the device has no such type");
   const uint32_t count = di_twin::checked_count(elements, "Compare");
   auto instruction = di_twin::vector_instruction("Compare");
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, src1, count, false);
-  di_twin::mask_operand(instruction, dst, count, true);
+  const uint32_t bytes = di_twin::mask_bytes<T>(count);
+  di_twin::mask_operand(instruction, dst, bytes, true);
   uint8_t *to = reinterpret_cast<uint8_t *>(dst.twin_data());
   const T *a = src0.twin_data(), *b = src1.twin_data();
-  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, [=](uint32_t i) { return di_twin::compares(a[i], b[i], mode); }); });
+  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, bytes, [=](uint32_t i) { return di_twin::compares(a[i], b[i], mode); }); });
 }
 
 template <class T, class U> void Compares(const LocalTensor<U> &dst, const LocalTensor<T> &src, const T scalar, CMPMODE mode, uint32_t elements) {
-  static_assert(di_twin::is_number<T>(), "Compares: the device has no such type");
+  static_assert(di_twin::is_comparable<T>() && di_twin::is_byte<U>(), "Compares: the device has no such type");
   const uint32_t count = di_twin::checked_count(elements, "Compares");
   auto instruction = di_twin::vector_instruction("Compares");
   di_twin::operand(instruction, src, count, false);
-  di_twin::mask_operand(instruction, dst, count, true);
+  const uint32_t bytes = di_twin::mask_bytes<T>(count);
+  di_twin::mask_operand(instruction, dst, bytes, true);
   uint8_t *to = reinterpret_cast<uint8_t *>(dst.twin_data());
   const T *a = src.twin_data();
   const T b = scalar;
-  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, [=](uint32_t i) { return di_twin::compares(a[i], b, mode); }); });
+  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, bytes, [=](uint32_t i) { return di_twin::compares(a[i], b, mode); }); });
 }
 
 template <class T, class U> void CompareScalar(const LocalTensor<U> &dst, const LocalTensor<T> &src, const T scalar, CMPMODE mode, uint32_t count) {
@@ -82,11 +90,11 @@ template <class T, class U> void CompareScalar(const LocalTensor<U> &dst, const 
 // Where the bit is 1 it is src0, else src1.
 template <class T, class U>
 void Select(const LocalTensor<T> &dst, const LocalTensor<U> &mask, const LocalTensor<T> &src0, const LocalTensor<T> &src1, SELMODE mode, uint32_t elements) {
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Select: the device has no such type");
+  static_assert(di_twin::is_vector_type<T>() && di_twin::is_any<U, uint8_t, uint16_t, uint32_t, uint64_t>(), "Select: the device has no such type");
   if (mode != SELMODE::VSEL_TENSOR_TENSOR_MODE) di_twin::wrong("block %u: Select of two tensors takes VSEL_TENSOR_TENSOR_MODE", di_twin::Core::now().block());
   const uint32_t count = di_twin::checked_count(elements, "Select");
   auto instruction = di_twin::vector_instruction("Select");
-  di_twin::mask_operand(instruction, mask, count, false);
+  di_twin::mask_operand(instruction, mask, (count + 7) / 8, false);
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, src1, count, false);
   di_twin::operand(instruction, dst, count, true);
@@ -102,11 +110,11 @@ void Select(const LocalTensor<T> &dst, const LocalTensor<U> &mask, const LocalTe
 
 template <class T, class U>
 void Select(const LocalTensor<T> &dst, const LocalTensor<U> &mask, const LocalTensor<T> &src0, T src1, SELMODE mode, uint32_t elements) {
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Select: the device has no such type");
+  static_assert(di_twin::is_vector_type<T>() && di_twin::is_any<U, uint8_t, uint16_t, uint32_t, uint64_t>(), "Select: the device has no such type");
   if (mode != SELMODE::VSEL_TENSOR_SCALAR_MODE) di_twin::wrong("block %u: Select of a tensor and a scalar takes VSEL_TENSOR_SCALAR_MODE", di_twin::Core::now().block());
   const uint32_t count = di_twin::checked_count(elements, "Select");
   auto instruction = di_twin::vector_instruction("Select");
-  di_twin::mask_operand(instruction, mask, count, false);
+  di_twin::mask_operand(instruction, mask, (count + 7) / 8, false);
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, dst, count, true);
   di_twin::check_overlap(dst, src0, count, "Select");

@@ -69,6 +69,7 @@ Instruction *Core::take() {
 void Core::push(Instruction &instruction) {
   Stream &stream = streams_[instruction.pipe];
   // S has waited for what it knows of, and only then issued this.
+  if (instruction.global.count > 0 && instruction.global.is_write) flush_reads();
   instruction.issued = scalar_;
   instruction.issued.at[S] = ++time_;
   if (instruction.kind == Instruction::RUN) instruction.number = ++stream.issued;
@@ -138,13 +139,16 @@ void Core::step(Pipe pipe) {
     break;
   }
   default: {
-    const Span &span = instruction->span[0];
-    for (uint32_t at = span.begin; at < span.begin + span.bytes; at += 4) {
-      const uint32_t word = 0xFFC00000u | uint32_t(random_.next() & 0x3FFFFF);
-      std::memcpy(ub_ + at, &word, 4);
-    }
+    poison(instruction->span[0].begin, instruction->span[0].bytes);
   }
   }
+}
+
+void Core::poison(uint32_t begin, uint32_t bytes) {
+  // As F32 a NaN, as an integer far from any index.
+  const uint32_t word = 0xFFC00000u | uint32_t(random_.next() & 0x3FFFFF);
+  uint32_t *words = reinterpret_cast<uint32_t *>(ub_ + begin);
+  std::fill(words, words + bytes / 4, word);
 }
 
 bool Core::step_any() {
@@ -264,8 +268,11 @@ template <class F> void for_pieces(const Span &span, const F &f) {
 void Core::compare(const Instruction &instruction, const Span &span, const Clock &known) {
   const Pipe pipe = instruction.pipe;
   for_pieces(span, [&](uint32_t first, uint32_t end) {
-    for (uint32_t word = first; word < end; ++word) {
+    for (uint32_t word = first, before = ~0u; word < end; ++word) {
       const uint32_t last = written_[word];
+      // Neighbours were mostly written by one instruction.
+      if (last == before) continue;
+      before = last;
       if ((last & 0x0FFFFFFFu) > known.at[last >> 28]) {
         wrong("block %u: %s of %s %s UB byte %u, which %s of %s wrote, and nothing orders the two", block_, instruction.name, name_of(pipe),
               span.is_write ? "overwrites" : "reads", word * 4, writer_name_[word], name_of(Pipe(last >> 28)));
@@ -300,15 +307,36 @@ void Core::note(const Instruction &instruction, const Span &span) {
 }
 
 void Core::scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *name) {
-  Instruction instruction;
-  instruction.name = name;
-  instruction.pipe = S;
-  instruction.number = ++time_;
+  ++time_;
+  for (uint32_t word = begin / 4; word <= (begin + bytes - 1) / 4; ++word) {
+    const uint32_t last = written_[word], number = last & 0x0FFFFFFFu;
+    const Pipe writer = Pipe(last >> 28);
+    if (writer != STORES && number > scalar_.at[writer]) {
+      wrong("block %u: %s of S %s UB byte %u, which %s of %s wrote, and nothing orders the two", block_, name, is_write ? "overwrites" : "reads",
+            word * 4, writer_name_[word], name_of(writer));
+    }
+    if (!is_write) {
+      read_by_[reader_of(S)][word] = time_;
+      continue;
+    }
+    for (int i = 0; i < 2; ++i) {
+      if (read_by_[i][word] > scalar_.at[READERS[i]]) {
+        wrong("block %u: %s of S overwrites UB byte %u, which %s reads, and nothing orders the two", block_, name, word * 4, name_of(READERS[i]));
+      }
+    }
+    written_[word] = packed(STORES, time_);
+    writer_name_[word] = name;
+  }
+  if (haste_ > 0 && random_.below(16) < haste_) step_any();
+}
+
+// Reads of neighbours, one after another, are noted as one, before anything that writes global memory is issued.
+void Core::flush_reads() {
+  if (reads_.begin == reads_.end) return;
   Clock known = scalar_;
   known.at[S] = known.at[STORES] = time_;
-  compare(instruction, Span{begin, bytes, is_write}, known);
-  note(instruction, Span{begin, bytes, is_write});
-  if (haste_ > 0 && random_.below(16) < haste_) step_any();
+  note_global(S, reads_.time, known, reads_.begin, reads_.end - reads_.begin, false, false, "GetValue of global memory");
+  reads_.begin = reads_.end = 0;
 }
 
 void Core::scalar_global(uint64_t begin, uint32_t bytes, bool is_write, const char *name) {
@@ -317,7 +345,18 @@ void Core::scalar_global(uint64_t begin, uint32_t bytes, bool is_write, const ch
   ++time_;
   Clock known = scalar_;
   known.at[S] = known.at[STORES] = time_;
-  note_global(is_write ? STORES : S, time_, known, begin, bytes, is_write, false, name);
+  if (is_write) {
+    flush_reads();
+    note_global(STORES, time_, known, begin, bytes, true, false, name);
+    return;
+  }
+  for (auto next = overlapping(begin); next != global_.end() && next->first < begin + bytes; ++next) compare_writer(next->second, S, known, false, name);
+  if (begin != reads_.end) {
+    flush_reads();
+    reads_.begin = begin;
+  }
+  reads_.end = begin + bytes;
+  reads_.time = time_;
 }
 
 void Core::check_global(uint64_t begin, uint64_t bytes, const char *name) {
@@ -337,6 +376,24 @@ void Core::check_global(uint64_t begin, uint64_t bytes, const char *name) {
   ranges_.insert(ranges_.begin(), {first, first + size});
 }
 
+std::map<uint64_t, GlobalState>::iterator Core::overlapping(uint64_t begin) {
+  auto next = global_.upper_bound(begin);
+  if (next != global_.begin() && std::prev(next)->second.end > begin) --next;
+  return next;
+}
+
+void Core::compare_writer(const GlobalState &state, Pipe pipe, const Clock &known, bool is_write, const char *name) const {
+  if (state.writer_block < 0) return;
+  if (state.writer_block != int64_t(block_)) {
+    wrong("%s of block %u %s global memory that block %lld wrote in the same launch", name, block_, is_write ? "overwrites" : "reads",
+          (long long)state.writer_block);
+  }
+  if (state.written > known.at[state.writer]) {
+    wrong("block %u: %s of %s %s global memory that %s wrote, and nothing orders the two", block_, name, name_of(pipe),
+          is_write ? "overwrites" : "reads", name_of(state.writer));
+  }
+}
+
 void Core::note_global(Pipe pipe, uint32_t number, const Clock &known, uint64_t begin, uint64_t bytes, bool is_write, bool is_atomic,
                        const char *name) {
   if (bytes == 0) return;
@@ -354,16 +411,7 @@ void Core::note_global(Pipe pipe, uint32_t number, const Clock &known, uint64_t 
   split(begin);
   split(end);
   const auto touch = [&](GlobalState &state) {
-    if (state.writer_block >= 0 && !(is_write && is_atomic && state.is_atomic)) {
-      if (state.writer_block != block) {
-        wrong("%s of block %u %s global memory that block %lld wrote in the same launch", name, block_, is_write ? "overwrites" : "reads",
-              (long long)state.writer_block);
-      }
-      if (state.written > known.at[state.writer]) {
-        wrong("block %u: %s of %s %s global memory that %s wrote, and nothing orders the two", block_, name, name_of(pipe),
-              is_write ? "overwrites" : "reads", name_of(state.writer));
-      }
-    }
+    if (!(is_write && is_atomic && state.is_atomic)) compare_writer(state, pipe, known, is_write, name);
     if (!is_write) {
       if (state.reader_block != block) {
         state.reader_block = state.reader_block == -1 ? block : -2;
@@ -431,10 +479,7 @@ uint32_t Core::init_buffer(uint32_t bytes, bool is_queue, int queue) {
   buffer.is_queue = is_queue;
   buffer.queue = queue;
   used_ += rounded;
-  for (uint32_t at = buffer.begin; at < used_; at += 4) {
-    const uint32_t word = 0xFFC00000u | uint32_t(random_.next() & 0x3FFFFF);
-    std::memcpy(ub_ + at, &word, 4);
-  }
+  poison(buffer.begin, rounded);
   const uint32_t first = buffer.begin / 4, words = rounded / 4;
   std::fill_n(written_ + first, words, 0u);
   for (auto &reads : read_by_) std::fill_n(reads + first, words, 0u);
@@ -554,6 +599,7 @@ void Core::begin_block(uint32_t block) {
   block_ = block;
   used_ = 0;
   time_ = pending_ = 0;
+  reads_ = {};
   scalar_ = Clock();
   atomic = 0;
   for (Stream &stream : streams_) {
@@ -581,6 +627,7 @@ void Core::begin_block(uint32_t block) {
 }
 
 void Core::end_block() {
+  flush_reads();
   drain("the kernel has ended, but its streams have not");
   for (const QueueState &queue : queues_) {
     if (!queue.waiting.empty()) wrong("block %u: %zu tensors are left in a queue at the end", block_, queue.waiting.size());

@@ -53,9 +53,11 @@ struct Clock {
 
 // Bytes of the UB that an instruction touches: `repeats` times `blocks` pieces of `bytes`.
 struct Span {
+  Span() {}
+  Span(uint32_t first, uint32_t size, bool writes) : begin(first), bytes(size), is_write(writes), blocks(1), block_stride(0), repeats(1), repeat_stride(0) {}
   uint32_t begin, bytes;
   bool is_write;
-  uint32_t blocks = 1, block_stride = 0, repeats = 1, repeat_stride = 0;
+  uint32_t blocks, block_stride, repeats, repeat_stride;
 };
 
 // Bytes of global memory.
@@ -203,6 +205,10 @@ private:
   void note(const Instruction &instruction, const Span &span);
   void note_global(Pipe pipe, uint32_t number, const Clock &known, uint64_t begin, uint64_t bytes, bool is_write, bool is_atomic,
                    const char *name);
+  void flush_reads();
+  std::map<uint64_t, GlobalState>::iterator overlapping(uint64_t begin);
+  void compare_writer(const GlobalState &state, Pipe pipe, const Clock &known, bool is_write, const char *name) const;
+  void poison(uint32_t begin, uint32_t bytes);
   void begin_block(uint32_t block);
   void end_block();
   std::string waits() const;
@@ -233,6 +239,11 @@ private:
   std::vector<std::unique_ptr<Instruction>> pool_;
   std::vector<Instruction *> free_;
   std::map<uint64_t, GlobalState> global_;
+  // What S reads of global memory and is not noted yet.
+  struct {
+    uint64_t begin = 0, end = 0;
+    uint32_t time = 0;
+  } reads_;
   std::vector<std::pair<uint64_t, uint64_t>> ranges_;
 };
 

@@ -23,7 +23,12 @@ template <class T> void Brcb(const LocalTensor<T> &dst, const LocalTensor<T> &sr
   di_twin::operand(instruction, src, count * 8, false);
   const uint32_t begin = dst.check(0, (count - 1) * repeat_step + 7 * block_step + lanes, "Brcb");
   if (begin % 32 != 0) di_twin::misaligned("Brcb", begin);
-  instruction.span[instruction.spans++] = di_twin::Span{begin, 32, true, 8, uint32_t(p.dstBlkStride) * 32, count, uint32_t(p.dstRepStride) * 32};
+  di_twin::Span span{begin, 32, true};
+  span.blocks = 8;
+  span.block_stride = uint32_t(p.dstBlkStride) * 32;
+  span.repeats = count;
+  span.repeat_stride = uint32_t(p.dstRepStride) * 32;
+  instruction.span[instruction.spans++] = span;
   T *to = dst.twin_data();
   const T *from = src.twin_data();
   di_twin::Core::now().issue(instruction, [=] {
@@ -53,7 +58,8 @@ void Gather(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTen
   di_twin::Core::now().issue(instruction, [=] {
     for (uint32_t i = 0; i < count; ++i) {
       const uint64_t place = uint64_t(at[i]) + base;
-      if (place % sizeof(T) != 0 || place + sizeof(T) > bytes) {
+      // Numbers of small elements have 16 bits.
+      if (place % sizeof(T) != 0 || place + sizeof(T) > bytes || (sizeof(T) <= 2 && place / sizeof(T) > 0xFFFF)) {
         di_twin::wrong("block %u: Gather at byte %llu of %u", block, (unsigned long long)place, bytes);
       }
       std::memcpy(to + i, from + place, sizeof(T));

@@ -19,7 +19,7 @@ struct DivConfig {
 };
 constexpr DivConfig DEFAULT_DIV_CONFIG = {DivAlgo::INTRINSIC};
 
-enum class SqrtAlgo { INTRINSIC = 0, FAST_INVERSE, PRECISION_1ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_FALSE, PRECISION_1ULP_FTZ_FALSE };
+enum class SqrtAlgo { INTRINSIC = 0, FAST_INVERSE, PRECISION_1ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_FALSE, PRECISION_1ULP_FTZ_FALSE };
 struct SqrtConfig {
   SqrtAlgo algo = SqrtAlgo::INTRINSIC;
 };
@@ -37,7 +37,7 @@ struct LnConfig {
 };
 constexpr LnConfig DEFAULT_LN_CONFIG = {LnAlgo::INTRINSIC};
 
-enum class ReciprocalAlgo { INTRINSIC = 0, PRECISION_1ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_FALSE, PRECISION_1ULP_FTZ_FALSE };
+enum class ReciprocalAlgo { INTRINSIC = 0, PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE };
 struct ReciprocalConfig {
   ReciprocalAlgo algo = ReciprocalAlgo::INTRINSIC;
 };
@@ -82,7 +82,7 @@ template <AscendC::DivAlgo algo> constexpr Precision precision_of_div() {
 
 template <AscendC::SqrtAlgo algo> constexpr Precision precision_of_sqrt() {
   using A = AscendC::SqrtAlgo;
-  return {algo == A::FAST_INVERSE || algo == A::PRECISION_0ULP_FTZ_TRUE || algo == A::PRECISION_0ULP_FTZ_FALSE,
+  return {algo == A::FAST_INVERSE || algo == A::PRECISION_0ULP_FTZ_FALSE,
           algo != A::PRECISION_0ULP_FTZ_FALSE && algo != A::PRECISION_1ULP_FTZ_FALSE};
 }
 
@@ -171,6 +171,14 @@ void Div(const LocalTensor<T> &dst, const LocalTensor<T> &src0, const LocalTenso
                       twin_detail::of_type<T>(di_twin::Divide{di_twin::precision_of_div<config.algo>(), twin_detail::seed()}));
 }
 
+// By a scalar; as Div without a config.
+template <class T> void Divs(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, const int32_t &count) {
+  static_assert(std::is_same_v<T, float>, "Divs: float here");
+  const di_twin::Divide divide{di_twin::precision_of_div<DivAlgo::INTRINSIC>(), twin_detail::seed()};
+  const float b = scalar;
+  di_twin::map("Divs", dst, src, count, [divide, b](float a) { return divide(a, b); });
+}
+
 template <class T, const SqrtConfig &config = DEFAULT_SQRT_CONFIG>
 void Sqrt(const LocalTensor<T> &dst, const LocalTensor<T> &src, const int32_t &count) {
   twin_detail::float_or_half<T>();
@@ -194,9 +202,7 @@ void Ln(const LocalTensor<T> &dst, const LocalTensor<T> &src, const int32_t &cou
 template <class T, const ReciprocalConfig &config = DEFAULT_RECIPROCAL_CONFIG>
 void Reciprocal(const LocalTensor<T> &dst, const LocalTensor<T> &src, const int32_t &count) {
   twin_detail::float_or_half<T>();
-  using A = ReciprocalAlgo;
-  constexpr di_twin::Precision precision{config.algo == A::PRECISION_0ULP_FTZ_TRUE || config.algo == A::PRECISION_0ULP_FTZ_FALSE,
-                                         config.algo != A::PRECISION_0ULP_FTZ_FALSE && config.algo != A::PRECISION_1ULP_FTZ_FALSE};
+  constexpr di_twin::Precision precision{false, config.algo != ReciprocalAlgo::PRECISION_1ULP_FTZ_FALSE};
   const di_twin::Divide divide{precision, twin_detail::seed()};
   di_twin::map("Reciprocal", dst, src, count, twin_detail::of_type<T>([divide](float x) { return divide(1.0f, x); }));
 }

@@ -203,6 +203,13 @@ void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0
 
 template <class T, class... Allowed> constexpr bool is_any() { return (std::is_same_v<T, Allowed> || ...); }
 
+// Sets of types, as the device's instructions have them: those of 16 and 32 bits, which the repeat form takes, and more.
+template <class T> constexpr bool is_vector_type() { return is_any<T, half, bfloat16_t, float, int16_t, uint16_t, int32_t, uint32_t>(); }
+template <class T> constexpr bool is_wide_integer() { return is_any<T, int64_t, uint64_t>(); }
+template <class T> constexpr bool is_byte() { return is_any<T, int8_t, uint8_t>(); }
+// Of operations with a scalar: no unsigned numbers of 16 and 32 bits.
+template <class T> constexpr bool is_scalar_type() { return is_any<T, half, bfloat16_t, float, int16_t, int32_t>(); }
+
 } // namespace di_twin
 
 #endif

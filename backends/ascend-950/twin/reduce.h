@@ -74,11 +74,12 @@ template <class T> constexpr T extreme_start(bool is_max) {
 
 // The value and the first place of it. It starts from the lowest finite number: infinities of the other sign do not show.
 template <class T, bool is_max> void extreme_of(const T *from, uint32_t count, T &best, uint32_t &place) {
+  const Extreme<T, is_max> extreme;
   best = extreme_start<T>(is_max);
   place = 0;
   bool is_found = false;
   for (uint32_t i = 0; i < count; ++i) {
-    const T next = Extreme<T, is_max>{}(best, from[i]);
+    const T next = extreme(best, from[i]);
     if (std::memcmp(&next, &best, sizeof(T)) != 0 || (!is_found && std::memcmp(&from[i], &best, sizeof(T)) == 0)) {
       best = next;
       place = i;
@@ -169,12 +170,13 @@ struct SumRepeat {
 template <bool is_max> struct ExtremeRepeat {
   ReduceOrder order;
   template <class T> void operator()(T *to, const T *value, const bool *is_in) const {
+    const Extreme<T, is_max> extreme;
     T best{};
     uint32_t place = 0;
     bool is_first = true;
     for (uint32_t i = 0; i < per_repeat<T>(); ++i) {
       if (!is_in[i]) continue;
-      const T next = is_first ? value[i] : Extreme<T, is_max>{}(best, value[i]);
+      const T next = is_first ? value[i] : extreme(best, value[i]);
       if (is_first || std::memcmp(&next, &best, sizeof(T)) != 0) best = next, place = i;
       is_first = false;
     }
@@ -189,6 +191,7 @@ template <bool is_max> struct ExtremeRepeat {
 template <int kind> struct BlockRepeat {
   template <class T> void operator()(T *to, const T *value, const bool *is_in) const {
     constexpr uint32_t lanes = BLOCK_BYTES / sizeof(T);
+    const Extreme<T, kind == 1> extreme;
     for (uint32_t b = 0; b < 8; ++b) {
       const T *from = value + b * lanes;
       const bool *in = is_in + b * lanes;
@@ -200,7 +203,7 @@ template <int kind> struct BlockRepeat {
       bool is_first = true;
       for (uint32_t i = 0; i < lanes; ++i) {
         if (!in[i]) continue;
-        best = is_first ? from[i] : Extreme<T, kind == 1>{}(best, from[i]);
+        best = is_first ? from[i] : extreme(best, from[i]);
         is_first = false;
       }
       to[b] = best;

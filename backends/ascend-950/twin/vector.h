@@ -33,83 +33,92 @@ struct Times {
   }
 };
 
-// The larger or smaller one. A NaN operand makes the result NaN; of two zeros it is the first.
+// Of a NaN and a number: nothing public says which the device gives. By the seed it is the NaN or the number.
+inline bool does_nan_win() { return noise(Core::now().seed(), 103, 0, 0) & 1; }
+
+// The larger or smaller one; of two zeros it is the first.
 template <class T, bool is_max> struct Extreme {
+  bool is_nan_best = does_nan_win();
   T operator()(T a, T b) const {
-    if constexpr (is_any<T, half, bfloat16_t>()) {
-      const float x = to_float(a), y = to_float(b);
-      return x != x ? a : y != y ? b : (is_max ? x < y : y < x) ? b : a;
-    } else if constexpr (std::is_same_v<T, float>) {
-      return a != a ? a : b != b ? b : (is_max ? a < b : b < a) ? b : a;
+    if constexpr (is_any<T, half, bfloat16_t, float>()) {
+      const float x = value(a), y = value(b);
+      if (x != x) return is_nan_best || y != y ? a : b;
+      if (y != y) return is_nan_best ? b : a;
+      return (is_max ? x < y : y < x) ? b : a;
     } else {
       return (is_max ? a < b : b < a) ? b : a;
     }
   }
+  static float value(float x) { return x; }
+  template <class U> static float value(U x) { return to_float(x); }
 };
-
-template <class T> constexpr bool is_number() {
-  return is_any<T, float, half, bfloat16_t, int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t>();
-}
 
 } // namespace di_twin
 
 namespace AscendC {
 
-// Count form and repeat form of `name`, for types that `allowed` names.
-#define DI_TWIN_BINARY(name, is_update, allowed, function)                                                                                   \
+// Count form and repeat form of `name`, each for the types that the device's has.
+#define DI_TWIN_BINARY(name, counted, repeated, function)                                                                                    \
   template <class T> void name(const LocalTensor<T> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, const int32_t &count) {    \
-    static_assert(allowed, #name ": the device has no such type");                                                                         \
-    di_twin::zip<is_update>(#name, dst, src0, src1, count, function);                                                                      \
+    static_assert(counted, #name ": the device has no such type");                                                                         \
+    di_twin::zip<false>(#name, dst, src0, src1, count, function);                                                                          \
   }                                                                                                                                        \
   template <class T, bool isSetMask = true, class M>                                                                                       \
   void name(const LocalTensor<T> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, M mask, uint8_t repeats,                      \
             const BinaryRepeatParams &p) {                                                                                                 \
-    static_assert(allowed, #name ": the device has no such type");                                                                         \
-    di_twin::zip<is_update>(#name, dst, src0, src1, mask, repeats, p, function);                                                            \
+    static_assert(repeated, #name ": the device's repeat form has no such type");                                                          \
+    di_twin::zip<false>(#name, dst, src0, src1, mask, repeats, p, function);                                                               \
   }
 
-#define DI_TWIN_SCALAR(name, allowed, function)                                                                                            \
+#define DI_TWIN_SCALAR(name, counted, repeated, function)                                                                                  \
   template <class T, bool isSetMask = true>                                                                                                \
   void name(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, const int32_t &count) {                                   \
-    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    static_assert(counted, #name ": the device has no such type");                                                                         \
     const T b = scalar;                                                                                                                    \
     const auto f = function;                                                                                                               \
     di_twin::map(#name, dst, src, count, [f, b](T a) { return f(a, b); });                                                                  \
   }                                                                                                                                        \
   template <class T, bool isSetMask = true, class M>                                                                                       \
   void name(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, M mask, uint8_t repeats, const UnaryRepeatParams &p) {    \
-    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    static_assert(repeated, #name ": the device's repeat form has no such type");                                                          \
     const T b = scalar;                                                                                                                    \
     const auto f = function;                                                                                                               \
     di_twin::map(#name, dst, src, mask, repeats, p, [f, b](T a) { return f(a, b); });                                                       \
   }
 
-#define DI_TWIN_UNARY(name, allowed, function)                                                                                             \
+#define DI_TWIN_UNARY(name, counted, repeated, function)                                                                                   \
   template <class T> void name(const LocalTensor<T> &dst, const LocalTensor<T> &src, const int32_t &count) {                                 \
-    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    static_assert(counted, #name ": the device has no such type");                                                                         \
     di_twin::map(#name, dst, src, count, function);                                                                                        \
   }                                                                                                                                        \
   template <class T, bool isSetMask = true, class M>                                                                                       \
   void name(const LocalTensor<T> &dst, const LocalTensor<T> &src, M mask, uint8_t repeats, const UnaryRepeatParams &p) {                     \
-    static_assert(allowed, #name ": the device has no such type");                                                                         \
+    static_assert(repeated, #name ": the device's repeat form has no such type");                                                          \
     di_twin::map(#name, dst, src, mask, repeats, p, function);                                                                             \
   }
 
-DI_TWIN_BINARY(Add, false, di_twin::is_number<T>(), (di_twin::arithmetic<T>(di_twin::Plus{})))
-DI_TWIN_BINARY(Sub, false, di_twin::is_number<T>(), (di_twin::arithmetic<T>(di_twin::Minus{})))
-DI_TWIN_BINARY(Mul, false, di_twin::is_number<T>() && sizeof(T) > 1, (di_twin::arithmetic<T>(di_twin::Times{})))
-DI_TWIN_BINARY(Max, false, di_twin::is_number<T>(), (di_twin::Extreme<T, true>{}))
-DI_TWIN_BINARY(Min, false, di_twin::is_number<T>(), (di_twin::Extreme<T, false>{}))
-DI_TWIN_BINARY(And, false, std::is_integral_v<T>, ([](T a, T b) { return T(a & b); }))
-DI_TWIN_BINARY(Or, false, std::is_integral_v<T>, ([](T a, T b) { return T(a | b); }))
-DI_TWIN_SCALAR(Adds, di_twin::is_number<T>(), (di_twin::arithmetic<T>(di_twin::Plus{})))
-DI_TWIN_SCALAR(Subs, di_twin::is_number<T>(), (di_twin::arithmetic<T>(di_twin::Minus{})))
-DI_TWIN_SCALAR(Muls, di_twin::is_number<T>() && sizeof(T) > 1, (di_twin::arithmetic<T>(di_twin::Times{})))
-DI_TWIN_SCALAR(Maxs, di_twin::is_number<T>(), (di_twin::Extreme<T, true>{}))
-DI_TWIN_SCALAR(Mins, di_twin::is_number<T>(), (di_twin::Extreme<T, false>{}))
-DI_TWIN_SCALAR(Ands, std::is_integral_v<T>, ([](T a, T b) { return T(a & b); }))
-DI_TWIN_SCALAR(Ors, std::is_integral_v<T>, ([](T a, T b) { return T(a | b); }))
-DI_TWIN_UNARY(Not, std::is_integral_v<T>, ([](T a) { return T(~a); }))
+#define DI_TWIN_NUMBERS (di_twin::is_vector_type<T>() || di_twin::is_wide_integer<T>() || di_twin::is_byte<T>())
+#define DI_TWIN_BITS (std::is_integral_v<T> && sizeof(T) <= 8)
+#define DI_TWIN_SHORT_BITS (di_twin::is_any<T, int16_t, uint16_t, int32_t, uint32_t>())
+DI_TWIN_BINARY(Add, DI_TWIN_NUMBERS, di_twin::is_vector_type<T>(), (di_twin::arithmetic<T>(di_twin::Plus{})))
+DI_TWIN_BINARY(Sub, DI_TWIN_NUMBERS, di_twin::is_vector_type<T>(), (di_twin::arithmetic<T>(di_twin::Minus{})))
+DI_TWIN_BINARY(Mul, di_twin::is_vector_type<T>() || di_twin::is_wide_integer<T>(), di_twin::is_vector_type<T>(), (di_twin::arithmetic<T>(di_twin::Times{})))
+DI_TWIN_BINARY(Max, DI_TWIN_NUMBERS, di_twin::is_vector_type<T>(), (di_twin::Extreme<T, true>{}))
+DI_TWIN_BINARY(Min, DI_TWIN_NUMBERS, di_twin::is_vector_type<T>(), (di_twin::Extreme<T, false>{}))
+DI_TWIN_BINARY(And, DI_TWIN_BITS, DI_TWIN_SHORT_BITS, ([](T a, T b) { return T(a & b); }))
+DI_TWIN_BINARY(Or, DI_TWIN_BITS, DI_TWIN_SHORT_BITS, ([](T a, T b) { return T(a | b); }))
+
+#define DI_TWIN_SCALARS (di_twin::is_scalar_type<T>() || di_twin::is_wide_integer<T>())
+DI_TWIN_SCALAR(Adds, DI_TWIN_SCALARS || di_twin::is_byte<T>(), di_twin::is_scalar_type<T>(), (di_twin::arithmetic<T>(di_twin::Plus{})))
+DI_TWIN_SCALAR(Subs, DI_TWIN_SCALARS, di_twin::is_scalar_type<T>(), (di_twin::arithmetic<T>(di_twin::Minus{})))
+DI_TWIN_SCALAR(Muls, DI_TWIN_SCALARS, di_twin::is_scalar_type<T>(), (di_twin::arithmetic<T>(di_twin::Times{})))
+DI_TWIN_SCALAR(Maxs, DI_TWIN_SCALARS || di_twin::is_byte<T>(), di_twin::is_scalar_type<T>(), (di_twin::Extreme<T, true>{}))
+DI_TWIN_SCALAR(Mins, DI_TWIN_SCALARS || di_twin::is_byte<T>(), di_twin::is_scalar_type<T>(), (di_twin::Extreme<T, false>{}))
+// Not for 32 bits: those are taken as pairs of 64.
+#define DI_TWIN_MASKS (di_twin::is_any<T, int16_t, uint16_t>())
+DI_TWIN_SCALAR(Ands, DI_TWIN_MASKS || di_twin::is_wide_integer<T>(), DI_TWIN_MASKS, ([](T a, T b) { return T(a & b); }))
+DI_TWIN_SCALAR(Ors, DI_TWIN_MASKS || di_twin::is_wide_integer<T>(), DI_TWIN_MASKS, ([](T a, T b) { return T(a | b); }))
+DI_TWIN_UNARY(Not, DI_TWIN_BITS, DI_TWIN_SHORT_BITS, ([](T a) { return T(~a); }))
 
 namespace twin_detail {
 template <class T> T absolute(T a) {
@@ -129,8 +138,9 @@ template <class T> T rectified(T a) {
 }
 } // namespace twin_detail
 
-DI_TWIN_UNARY(Abs, (di_twin::is_any<T, float, half, int8_t, int16_t, int32_t, int64_t>()), (twin_detail::absolute<T>))
-DI_TWIN_UNARY(Relu, (di_twin::is_any<T, float, half, int32_t, int64_t>()), (twin_detail::rectified<T>))
+DI_TWIN_UNARY(Abs, (di_twin::is_any<T, float, half, int8_t, int16_t, int32_t, int64_t>()), (di_twin::is_any<T, float, half, int16_t, int32_t>()),
+              (twin_detail::absolute<T>))
+DI_TWIN_UNARY(Relu, (di_twin::is_any<T, float, half, int32_t, int64_t>()), (di_twin::is_any<T, float, half, int32_t>()), (twin_detail::rectified<T>))
 
 template <class T> void Neg(const LocalTensor<T> &dst, const LocalTensor<T> &src, const uint32_t count) {
   static_assert(di_twin::is_any<T, float, half, int8_t, int16_t, int32_t, int64_t>(), "Neg: the device has no such type");
@@ -138,16 +148,23 @@ template <class T> void Neg(const LocalTensor<T> &dst, const LocalTensor<T> &src
 }
 
 // By bits; to the right a signed number keeps its sign. Beyond the width nothing, or the sign, is left.
+namespace twin_detail {
+template <class T> auto to_left(uint64_t by) {
+  return [by](T a) { return by >= 8 * sizeof(T) ? T(0) : T(std::make_unsigned_t<T>(a) << by); };
+}
+template <class T> auto to_right(uint64_t by) {
+  return [by](T a) { return by >= 8 * sizeof(T) ? T(a < 0 ? -1 : 0) : T(a >> by); };
+}
+} // namespace twin_detail
+
 template <class T> void ShiftLeft(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, const int32_t &count) {
-  static_assert(std::is_integral_v<T>, "ShiftLeft: integers");
-  const uint64_t by = uint64_t(scalar);
-  di_twin::map("ShiftLeft", dst, src, count, [by](T a) { return by >= 8 * sizeof(T) ? T(0) : T(std::make_unsigned_t<T>(a) << by); });
+  static_assert(std::is_integral_v<T>, "ShiftLeft: the device has no such type");
+  di_twin::map("ShiftLeft", dst, src, count, twin_detail::to_left<T>(uint64_t(scalar)));
 }
 
 template <class T> void ShiftRight(const LocalTensor<T> &dst, const LocalTensor<T> &src, const T &scalar, const int32_t &count) {
-  static_assert(std::is_integral_v<T>, "ShiftRight: integers");
-  const uint64_t by = uint64_t(scalar);
-  di_twin::map("ShiftRight", dst, src, count, [by](T a) { return by >= 8 * sizeof(T) ? T(a < 0 ? -1 : 0) : T(a >> by); });
+  static_assert(std::is_integral_v<T>, "ShiftRight: the device has no such type");
+  di_twin::map("ShiftRight", dst, src, count, twin_detail::to_right<T>(uint64_t(scalar)));
 }
 
 // dst += src0 * src1. Whether the device rounds the product first is not known: the twin does either, by the seed.
@@ -182,6 +199,27 @@ template <class T> void Duplicate(const LocalTensor<T> &dst, const T &value, con
   const T copy = value;
   di_twin::Core::now().issue(instruction, [=] {
     for (uint32_t i = 0; i < count; ++i) to[i] = copy;
+  });
+}
+
+// Elements of repeats under a mask; strides in blocks of 32 bytes.
+template <class T, bool isSetMask = true, class M>
+void Duplicate(const LocalTensor<T> &dst, const T &value, M masked, uint8_t repeats, uint16_t block_stride, uint8_t repeat_stride) {
+  static_assert(di_twin::is_vector_type<T>(), "Duplicate: the device's repeat form has no such type");
+  constexpr uint32_t per_repeat = 256 / sizeof(T);
+  const di_twin::Mask mask = di_twin::mask_of(masked, per_repeat, "Duplicate");
+  const di_twin::Steps steps = di_twin::steps_of<T>(block_stride, repeat_stride, 32 / sizeof(T));
+  auto instruction = di_twin::vector_instruction("Duplicate");
+  di_twin::operand(instruction, dst, steps, mask, per_repeat, repeats, true);
+  T *to = dst.twin_data();
+  const T copy = value;
+  const uint32_t count = repeats;
+  di_twin::Core::now().issue(instruction, [=] {
+    for (uint32_t r = 0; r < count; ++r) {
+      for (uint32_t i = 0; i < per_repeat; ++i) {
+        if (mask.has(i)) to[steps.at(r, i)] = copy;
+      }
+    }
   });
 }
 
@@ -227,6 +265,11 @@ template <class T> void DataCopy(const LocalTensor<T> &dst, const LocalTensor<T>
 #undef DI_TWIN_BINARY
 #undef DI_TWIN_SCALAR
 #undef DI_TWIN_UNARY
+#undef DI_TWIN_NUMBERS
+#undef DI_TWIN_BITS
+#undef DI_TWIN_SHORT_BITS
+#undef DI_TWIN_SCALARS
+#undef DI_TWIN_MASKS
 
 } // namespace AscendC
 

@@ -39,13 +39,21 @@ note() {
     rows+=("$(printf '%-10s %-8s         %s' "$1" - "$2")")
 }
 
+# unpack FILE: what travels compressed.
+unpack() {
+    [ -e "$1" ] || gzip -dc "$1.gz" >"$1"
+}
+
 # The stored tokens and logits of the miniature. The test finds its files where cargo says that the package lies.
 miniature() {
-    local model=$here/models/deepseek-v41-mini
-    if [ ! -e "$model/model.safetensors" ]; then
-        gzip -dc "$model/model.safetensors.gz" >"$model/model.safetensors" || return 1
-    fi
+    unpack "$here/models/deepseek-v41-mini/model.safetensors" || return 1
     CARGO_MANIFEST_DIR=$here/tests "$here/miniature" --nocapture --test-threads 1
+}
+
+# Two layers of the released dimensions against the processor: what comes out, and one call of an op in SHADOW by itself.
+slice() {
+    CARGO_MANIFEST_DIR=$here/tests DEEPINFER_LAYERS="validate:shadow=1/${SHADOW:-16},on=error" \
+        "$here/released_slice" --ignored --nocapture
 }
 
 # Cases whose bar is missed.
@@ -54,9 +62,11 @@ missed() {
 }
 
 begun=$SECONDS
+unpack "$deepinfer" && chmod +x "$deepinfer"
 check doctor "$deepinfer" doctor
 check parity "$deepinfer" parity --backend "$backend" --report "$out/parity.json" --html "$out/parity.html"
 check miniature miniature
+check slice slice
 check verify "$deepinfer" verify --accelerator "$backend" --rows "${ROWS:-100000}"
 check launches "$deepinfer" bench latency --accelerator "$backend" --input-len 16 --output-len 64
 # shellcheck disable=SC2086

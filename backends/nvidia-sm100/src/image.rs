@@ -80,8 +80,11 @@ impl Modules {
             return Ok(std::ptr::with_exposed_provenance_mut(handle.0));
         }
         let mut module: CUmodule = std::ptr::null_mut();
-        // SAFETY: the image is a whole fat binary that lives as long as the process.
-        let status = unsafe { sys::cuModuleLoadData(&mut module, image.bytes.as_ptr().cast()) };
+        let status = {
+            let _relaxed = RelaxedCapture::begin();
+            // SAFETY: the image is a whole fat binary that lives as long as the process.
+            unsafe { sys::cuModuleLoadData(&mut module, image.bytes.as_ptr().cast()) }
+        };
         if status != sys::CUresult::CUDA_SUCCESS {
             let free =
                 memory(device, DI_SPACE_DEVICE).map_or(String::new(), |(free, _)| format!(" ({free} bytes are free)"));
@@ -90,5 +93,25 @@ impl Modules {
         // Of two threads that load it at once, one module is kept and the other stays unused.
         let kept = slot.get_or_init(|| Handle(module.expose_provenance()));
         Ok(std::ptr::with_exposed_provenance_mut(kept.0))
+    }
+}
+
+/// While it lives, this thread may load code although one of its streams is being captured; what it does then is no part of
+/// the capture.
+struct RelaxedCapture(sys::CUstreamCaptureMode);
+
+impl RelaxedCapture {
+    fn begin() -> Self {
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the mode is writable and becomes the one that was. Where the call fails, loading tells what is wrong.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Self(mode)
+    }
+}
+
+impl Drop for RelaxedCapture {
+    fn drop(&mut self) {
+        // SAFETY: as in `begin`.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
     }
 }

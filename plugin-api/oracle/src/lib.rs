@@ -35,6 +35,7 @@ mod formats;
 mod judge;
 mod mismatch;
 mod ops;
+mod rows;
 mod tensor;
 mod want;
 

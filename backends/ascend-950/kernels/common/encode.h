@@ -56,7 +56,7 @@ public:
     const int32_t n = static_cast<int32_t>(count), groups = n / static_cast<int32_t>(Format::GROUP);
     const LocalTensor<int32_t> a = wide<int32_t>(0), scale = group<int32_t>(0);
     const LocalTensor<float> scaled = wide<float>(3), factor = group<float>(1), spread = spread_.Get<float>();
-    Ands(a, values.ReinterpretCast<int32_t>(), signed_bits(MAGNITUDE_BITS), n);
+    and_bits(a, values.ReinterpretCast<int32_t>(), MAGNITUDE_BITS, n);
     vector_barrier();
     // Magnitudes are ordered as their bits are, a NaN above all.
     WholeReduceMax(scale, a, static_cast<int32_t>(Format::GROUP), groups, 1, 1, GROUP_BLOCKS, ReduceOrder::ORDER_ONLY_VALUE);
@@ -74,7 +74,7 @@ public:
       small_values<FP8_ROW32>(factor, copy, group<int32_t>(2), groups);
     } else {
       // The exponent of the next power of two; beyond F32 it is 255, a NaN.
-      Ands(scale, scale, signed_bits(MAGNITUDE_BITS), groups);
+      and_bits(scale, scale, MAGNITUDE_BITS, groups);
       vector_barrier();
       Mins(scale, scale, signed_bits(INFINITY_BITS), groups);
       vector_barrier();
@@ -103,7 +103,7 @@ public:
     small_codes<FORMAT>(a, scaled, wide<int32_t>(1), wide<int32_t>(2), n, NAN_OR_INFINITY);
     // The sign is the element's, also that of a NaN.
     const LocalTensor<uint32_t> sign = wide<uint32_t>(1), code = a.ReinterpretCast<uint32_t>();
-    Ands(sign, values.ReinterpretCast<uint32_t>(), SIGN_BIT, n);
+    and_bits(sign, values.ReinterpretCast<uint32_t>(), SIGN_BIT, n);
     vector_barrier();
     ShiftRight(sign, sign, Format::SIGN_SHIFT, n);
     vector_barrier();
@@ -118,7 +118,7 @@ public:
       vector_barrier();
       Or(pair, pair, sign, n / 2);
       vector_barrier();
-      Ands(pair, pair, 0xFFu, n / 2);
+      and_bits(pair, pair, 0xFFu, n / 2);
       vector_barrier();
       Cast(codes, pair, RoundMode::CAST_NONE, count / 2);
     } else {
@@ -209,15 +209,15 @@ private:
     using namespace AscendC;
     using Format = Scaled<FORMAT>;
     constexpr int32_t SHIFT = 23 - static_cast<int32_t>(Format::FRACTION);
-    Ands(codes, values.ReinterpretCast<int32_t>(), signed_bits(MAGNITUDE_BITS), n);
+    and_bits(codes, values.ReinterpretCast<int32_t>(), MAGNITUDE_BITS, n);
     vector_barrier();
     if constexpr (FORMAT == FP8_ROW32) {
-      // 1 where it is as large as that, else 0: the carry into the highest bit.
+      // 1 where it is as large as that, else 0.
       Mins(c, codes, signed_bits(nan_from), n);
       vector_barrier();
-      Adds(c.ReinterpretCast<uint32_t>(), c.ReinterpretCast<uint32_t>(), SIGN_BIT - nan_from, n);
+      Adds(c, c, 1 - signed_bits(nan_from), n);
       vector_barrier();
-      ShiftRight(c.ReinterpretCast<uint32_t>(), c.ReinterpretCast<uint32_t>(), 31u, n);
+      Maxs(c, c, 0, n);
     }
     Mins(codes, codes, signed_bits(Format::LARGEST_BITS), n);
     vector_barrier();
@@ -237,7 +237,7 @@ private:
     // The upper bits, rounded to nearest even.
     ShiftRight(c, codes, SHIFT, n);
     vector_barrier();
-    Ands(c, c, 1, n);
+    and_bits(c, c, 1, n);
     Adds(codes, codes, (1 << (SHIFT - 1)) - 1, n);
     vector_barrier();
     Add(codes, codes, c, n);
@@ -254,9 +254,10 @@ private:
                                       const AscendC::LocalTensor<int32_t> &b, int32_t n) {
     using namespace AscendC;
     using Format = Scaled<FORMAT>;
-    constexpr int32_t SHIFT = 23 - static_cast<int32_t>(Format::FRACTION), MAGNITUDE = FORMAT == FP8_ROW32 ? 0x7F : 7;
+    constexpr int32_t SHIFT = 23 - static_cast<int32_t>(Format::FRACTION);
+    constexpr uint32_t MAGNITUDE = FORMAT == FP8_ROW32 ? 0x7F : 7;
     const LocalTensor<int32_t> bits = values.ReinterpretCast<int32_t>();
-    Ands(b, codes, MAGNITUDE, n);
+    and_bits(b, codes, MAGNITUDE, n);
     vector_barrier();
     Mins(bits, b, Format::NORMAL_CODE, n);
     vector_barrier();

@@ -124,7 +124,7 @@ private:
   __aicore__ inline uint32_t largest_magnitude(const AscendC::LocalTensor<float> &values, const AscendC::LocalTensor<float> &scratch, uint32_t count) {
     using namespace AscendC;
     const LocalTensor<int32_t> magnitudes = scratch.ReinterpretCast<int32_t>(), largest = work_.GetWithOffset<int32_t>(8, 0);
-    Ands(magnitudes, values.ReinterpretCast<int32_t>(), static_cast<int32_t>(MAGNITUDE_BITS), static_cast<int32_t>(count));
+    and_bits(magnitudes, values.ReinterpretCast<int32_t>(), MAGNITUDE_BITS, static_cast<int32_t>(count));
     vector_barrier();
     ReduceMax(largest, magnitudes, work_.GetWithOffset<int32_t>(64, 256), static_cast<int32_t>(count));
     order<HardEvent::V_S>();

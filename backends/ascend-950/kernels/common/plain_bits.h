@@ -12,44 +12,46 @@ __aicore__ inline void widen_bits(const AscendC::LocalTensor<uint32_t> &to, cons
   vector_barrier();
 }
 
-// To nearest even. A NaN that BF16 holds keeps its bits, any other becomes a quiet one. `a` and `b` are scratch; all tensors lie apart.
+// To nearest even. A NaN that BF16 holds keeps its bits, any other becomes a quiet one. `a`, `b` and `c` are scratch; all tensors lie
+// apart.
 __aicore__ inline void narrow_bits(const AscendC::LocalTensor<uint16_t> &to, const AscendC::LocalTensor<uint32_t> &from,
                                    const AscendC::LocalTensor<uint32_t> &a, const AscendC::LocalTensor<uint32_t> &b,
                                    const AscendC::LocalTensor<uint32_t> &c, uint32_t count) {
   using namespace AscendC;
   const int32_t n = static_cast<int32_t>(count);
-  // c: 0x40 where it is a NaN with something in the lower half.
-  Ands(a, from, MAGNITUDE_BITS, n);
-  Ands(b, from, 0xFFFFu, n);
+  const LocalTensor<int32_t> x = a.ReinterpretCast<int32_t>(), y = b.ReinterpretCast<int32_t>(), z = c.ReinterpretCast<int32_t>();
+  and_bits(a, from, MAGNITUDE_BITS, n);
+  and_bits(b, from, 0xFFFFu, n);
   vector_barrier();
-  Mins(c, a, INFINITY_BITS + 1, n);
-  Adds(b, b, 0xFFFFu, n);
+  // z: 1 for a NaN. y: 1 for something in the lower half.
+  Mins(z, x, static_cast<int32_t>(INFINITY_BITS + 1), n);
+  Adds(y, y, 0xFFFF, n);
   vector_barrier();
-  Adds(c, c, SIGN_BIT - INFINITY_BITS - 1, n);
-  ShiftRight(b, b, 16u, n);
+  Adds(z, z, -static_cast<int32_t>(INFINITY_BITS), n);
+  ShiftRight(y, y, 16, n);
   vector_barrier();
-  ShiftRight(c, c, 31u, n);
-  Mins(a, a, INFINITY_BITS, n);
+  Maxs(z, z, 0, n);
+  // x: by how much the upper half grows; that of an infinity or a NaN does not.
+  Mins(x, x, static_cast<int32_t>(INFINITY_BITS), n);
   vector_barrier();
-  And(c, c, b, n);
+  And(z, z, y, n);
   vector_barrier();
-  ShiftLeft(c, c, 6u, n);
-  // a: by how much the upper half grows; that of an infinity or a NaN does not.
-  ShiftRight(b, a, 16u, n);
+  ShiftLeft(z, z, 6, n);
+  ShiftRight(y, x, 16, n);
   vector_barrier();
-  Ands(b, b, 1u, n);
-  Ands(a, a, 0xFFFFu, n);
+  and_bits(b, b, 1u, n);
+  and_bits(a, a, 0xFFFFu, n);
   vector_barrier();
-  Add(a, a, b, n);
+  Add(x, x, y, n);
+  vector_barrier();
   ShiftRight(b, from, 16u, n);
+  Adds(x, x, 0x7FFF, n);
   vector_barrier();
-  Adds(a, a, 0x7FFFu, n);
+  ShiftRight(x, x, 16, n);
   vector_barrier();
-  ShiftRight(a, a, 16u, n);
+  Add(x, x, y, n);
   vector_barrier();
-  Add(a, a, b, n);
-  vector_barrier();
-  Or(a, a, c, n);
+  Or(x, x, z, n);
   vector_barrier();
   Cast(to, a, RoundMode::CAST_NONE, count);
   vector_barrier();

@@ -12,6 +12,7 @@ int main(int count, char **arguments) {
   selftest::check_semantics();
   selftest::check_noise();
   selftest::check_mistakes();
+  selftest::check_stores();
   selftest::check_rstd(count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 10000);
   std::printf("%d failed\n", selftest::failures());
   return selftest::failures() == 0 ? 0 : 1;

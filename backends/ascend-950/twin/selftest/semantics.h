@@ -141,7 +141,7 @@ inline std::vector<Semantics> semantics() {
          b.fill(b.get<float>(1), {2, 2, 2, 2, 0.0f, nan, 6, 1, 9});
          Compare(b.get<uint8_t>(2), b.get<float>(0), b.get<float>(1), CMPMODE::LE, 9);
          Compares(b.get<uint8_t>(3), b.get<float>(0), 3.0f, CMPMODE::GE, 9);
-         b.expect<uint8_t>(b.get<uint8_t>(2), {0x53, 1});
+         b.expect<uint8_t>(b.get<uint8_t>(2), {0x53, 1, 0, 0, 0, 0, 0, 0});
          b.expect<uint8_t>(b.get<uint8_t>(3), {0xE4, 1});
          PipeBarrier<PIPE_V>();
          Select(b.get<float>(4), b.get<uint8_t>(2), b.get<float>(0), b.get<float>(1), SELMODE::VSEL_TENSOR_TENSOR_MODE, 9);

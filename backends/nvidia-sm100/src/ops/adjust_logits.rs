@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(AdjustLogits, adjust_logits);
+deepinfer_plugin_api::kernel!(AdjustLogits, adjust_logits, flags = super::FLAGS);
 
 static ADJUST_LOGITS: Function = Function::new(&images::ADJUST_LOGITS, c"adjust_logits");
 const THREADS: u32 = 512;

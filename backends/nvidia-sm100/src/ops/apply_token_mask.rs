@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(ApplyTokenMask, apply_token_mask);
+deepinfer_plugin_api::kernel!(ApplyTokenMask, apply_token_mask, flags = super::FLAGS);
 
 static APPLY_TOKEN_MASK: Function = Function::new(&images::APPLY_TOKEN_MASK, c"apply_token_mask");
 const THREADS: u32 = 256;

@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(CandidateBlockMax, candidate_block_max);
+deepinfer_plugin_api::kernel!(CandidateBlockMax, candidate_block_max, flags = super::FLAGS);
 
 static QUADS: Function = Function::new(&images::CANDIDATE_BLOCK_MAX, c"candidate_block_max_quads");
 static ANY: Function = Function::new(&images::CANDIDATE_BLOCK_MAX, c"candidate_block_max");

@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(CompressAndUpdateState, compress_and_update_state);
+deepinfer_plugin_api::kernel!(CompressAndUpdateState, compress_and_update_state, flags = super::FLAGS);
 
 static COMPRESS: Function = Function::new(&images::COMPRESS_AND_UPDATE_STATE, c"compress");
 static UPDATE_STATE: Function = Function::new(&images::COMPRESS_AND_UPDATE_STATE, c"update_state");

@@ -7,7 +7,7 @@ use crate::image::{Function, images};
 use crate::index_quads::index_quads;
 use crate::launch::{launch, stream};
 
-deepinfer_plugin_api::kernel!(ConvertKvIndex, convert_kv_index);
+deepinfer_plugin_api::kernel!(ConvertKvIndex, convert_kv_index, flags = super::FLAGS);
 
 static CONVERT_KV_INDEX: Function = Function::new(&images::CONVERT_KV_INDEX, c"convert_kv_index");
 

@@ -7,7 +7,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(EngramGate, engram_gate);
+deepinfer_plugin_api::kernel!(EngramGate, engram_gate, flags = super::FLAGS);
 
 static ENGRAM_GATE: Function = Function::new(&images::ENGRAM_GATE, c"engram_gate");
 const THREADS: u32 = 256;

@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, lanes_log2, launch, stream};
 
-deepinfer_plugin_api::kernel!(EngramGather, engram_gather);
+deepinfer_plugin_api::kernel!(EngramGather, engram_gather, flags = super::FLAGS);
 
 static ENGRAM_GATHER: Function = Function::new(&images::ENGRAM_GATHER, c"engram_gather");
 const THREADS: u32 = 128;

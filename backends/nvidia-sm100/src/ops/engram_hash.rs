@@ -7,7 +7,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(EngramHash, engram_hash);
+deepinfer_plugin_api::kernel!(EngramHash, engram_hash, flags = super::FLAGS);
 
 static ENGRAM_HASH: Function = Function::new(&images::ENGRAM_HASH, c"engram_hash");
 static UPDATE_HISTORY: Function = Function::new(&images::ENGRAM_HASH, c"update_history");

@@ -7,7 +7,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(FusedSample, fused_sample);
+deepinfer_plugin_api::kernel!(FusedSample, fused_sample, flags = super::FLAGS);
 
 static FUSED_SAMPLE: Function = Function::new(&images::FUSED_SAMPLE, c"fused_sample");
 const THREADS: u32 = 512;

@@ -7,7 +7,7 @@ use deepinfer_plugin_api::{Format, Shaped};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(Gather, gather);
+deepinfer_plugin_api::kernel!(Gather, gather, flags = super::FLAGS);
 
 static GATHER: Function = Function::new(&images::GATHER, c"gather");
 const THREADS: u32 = 128;

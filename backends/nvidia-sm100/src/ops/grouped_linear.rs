@@ -12,7 +12,7 @@ use super::few_rows::{self, TILE_OUTPUTS};
 use crate::image::{Function, images};
 use crate::launch::{Grid, Param, launch, stream};
 
-deepinfer_plugin_api::kernel!(GroupedLinear, grouped_linear);
+deepinfer_plugin_api::kernel!(GroupedLinear, grouped_linear, flags = super::FLAGS);
 
 static GROUPED_LINEAR: Function = Function::new(&images::GROUPED_LINEAR, c"grouped_linear");
 macro_rules! few {

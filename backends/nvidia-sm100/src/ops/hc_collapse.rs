@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(HcCollapse, hc_collapse);
+deepinfer_plugin_api::kernel!(HcCollapse, hc_collapse, flags = super::FLAGS);
 
 static HC_COLLAPSE: Function = Function::new(&images::HC_COLLAPSE, c"hc_collapse");
 const THREADS: u32 = 256;

@@ -7,7 +7,7 @@ use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 use crate::ops::hc_collapse::pieces;
 
-deepinfer_plugin_api::kernel!(HcExpand, hc_expand);
+deepinfer_plugin_api::kernel!(HcExpand, hc_expand, flags = super::FLAGS);
 
 /// For a stream of four copies.
 static FOUR: Function = Function::new(&images::HC_EXPAND_FOUR, c"hc_expand_four");

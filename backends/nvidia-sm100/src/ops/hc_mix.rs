@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(HcMix, hc_mix);
+deepinfer_plugin_api::kernel!(HcMix, hc_mix, flags = super::FLAGS);
 
 /// For a stream of four copies.
 static FOUR: Function = Function::new(&images::HC_MIX_FOUR, c"hc_mix_four");

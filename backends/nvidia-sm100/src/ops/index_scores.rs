@@ -9,7 +9,7 @@ use crate::cache;
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(IndexScores, index_scores);
+deepinfer_plugin_api::kernel!(IndexScores, index_scores, flags = super::FLAGS);
 
 /// The kernels of a format of keys.
 struct Kernels {

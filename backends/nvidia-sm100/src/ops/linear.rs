@@ -14,7 +14,7 @@ use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 use crate::ops::linear_f32;
 
-deepinfer_plugin_api::kernel!(Linear, linear, plan = plan -> How);
+deepinfer_plugin_api::kernel!(Linear, linear, flags = super::FLAGS, plan = plan -> How);
 
 /// How calls of one signature are run.
 enum How {

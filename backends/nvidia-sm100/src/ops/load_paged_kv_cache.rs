@@ -7,7 +7,7 @@ use crate::cache;
 use crate::image::{Function, images};
 use crate::launch::{Grid, lanes_log2, launch, stream};
 
-deepinfer_plugin_api::kernel!(LoadPagedKvCache, load_paged_kv_cache);
+deepinfer_plugin_api::kernel!(LoadPagedKvCache, load_paged_kv_cache, flags = super::FLAGS);
 
 static LOAD_PAGED_KV_CACHE: Function = Function::new(&images::LOAD_PAGED_KV_CACHE, c"load_paged_kv_cache");
 const THREADS: u32 = 256;

@@ -3,6 +3,12 @@
 // Kernel functions have the signature of the SDK.
 #![allow(clippy::needless_pass_by_value)]
 
+use deepinfer_plugin_api::abi::{DI_PF_BATCH_INVARIANT, DI_PF_CAPTURABLE, DI_PF_DETERMINISTIC};
+
+/// What every kernel promises: a row's bits are its own and repeat, and a launch can be captured, since nothing is
+/// allocated, copied from the host, or waited for in it.
+const FLAGS: u32 = DI_PF_BATCH_INVARIANT | DI_PF_DETERMINISTIC | DI_PF_CAPTURABLE;
+
 mod adjust_logits;
 mod apply_token_mask;
 mod candidate_block_max;

@@ -7,7 +7,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(MoeCombine, moe_combine);
+deepinfer_plugin_api::kernel!(MoeCombine, moe_combine, flags = super::FLAGS);
 
 static MOE_COMBINE: Function = Function::new(&images::MOE_COMBINE, c"moe_combine");
 const THREADS: u32 = 128;

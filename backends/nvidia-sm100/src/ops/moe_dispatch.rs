@@ -7,7 +7,7 @@ use deepinfer_plugin_api::{Format, Shaped};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(MoeDispatch, moe_dispatch);
+deepinfer_plugin_api::kernel!(MoeDispatch, moe_dispatch, flags = super::FLAGS);
 
 static FEW: Function = Function::new(&images::MOE_DISPATCH, c"moe_dispatch_few");
 static COUNT: Function = Function::new(&images::MOE_DISPATCH, c"moe_dispatch_count");

@@ -7,7 +7,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(MoeGate, moe_gate);
+deepinfer_plugin_api::kernel!(MoeGate, moe_gate, flags = super::FLAGS);
 
 static MOE_GATE: Function = Function::new(&images::MOE_GATE, c"moe_gate");
 const THREADS: u32 = 128;

@@ -7,7 +7,7 @@ use deepinfer_plugin_api::{Format, Shaped};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(Quantize, quantize);
+deepinfer_plugin_api::kernel!(Quantize, quantize, flags = super::FLAGS);
 
 static QUANTIZE: Function = Function::new(&images::QUANTIZE, c"quantize");
 const THREADS: u32 = 128;

@@ -7,7 +7,7 @@ use crate::image::{Function, images};
 use crate::index_quads::index_quads;
 use crate::launch::{launch, stream};
 
-deepinfer_plugin_api::kernel!(RestoreCandidateIndicesInplace, restore_candidate_indices_inplace);
+deepinfer_plugin_api::kernel!(RestoreCandidateIndicesInplace, restore_candidate_indices_inplace, flags = super::FLAGS);
 
 static RESTORE: Function =
     Function::new(&images::RESTORE_CANDIDATE_INDICES_INPLACE, c"restore_candidate_indices_inplace");

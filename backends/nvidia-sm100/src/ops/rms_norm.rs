@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(RmsNorm, rms_norm);
+deepinfer_plugin_api::kernel!(RmsNorm, rms_norm, flags = super::FLAGS);
 
 static RMS_NORM: Function = Function::new(&images::RMS_NORM, c"rms_norm");
 /// Columns that an octet of each thread of a warp covers.

@@ -9,7 +9,7 @@ use deepinfer_plugin_api::Format;
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(Rope, rope);
+deepinfer_plugin_api::kernel!(Rope, rope, flags = super::FLAGS);
 
 static ROPE: Function = Function::new(&images::ROPE, c"rope");
 const THREADS: u32 = 128;

@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(Rstd, rstd);
+deepinfer_plugin_api::kernel!(Rstd, rstd, flags = super::FLAGS);
 
 static SHORT: Function = Function::new(&images::RSTD, c"rstd_short");
 static LONG: Function = Function::new(&images::RSTD, c"rstd_long");

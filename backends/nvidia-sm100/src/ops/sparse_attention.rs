@@ -13,7 +13,7 @@ use crate::image::{Function, images};
 use crate::launch::{Grid, Param, launch, stream};
 use crate::stream::Stream;
 
-deepinfer_plugin_api::kernel!(SparseAttention, sparse_attention);
+deepinfer_plugin_api::kernel!(SparseAttention, sparse_attention, flags = super::FLAGS);
 
 static SPARSE_ATTENTION: Function = Function::new(&images::SPARSE_ATTENTION, c"sparse_attention");
 static SPARSE_ATTENTION_LONG: Function = Function::new(&images::SPARSE_ATTENTION, c"sparse_attention_long");

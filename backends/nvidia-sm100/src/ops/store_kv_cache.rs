@@ -9,7 +9,7 @@ use crate::image::{Function, images};
 use crate::launch::{Grid, lanes_log2, launch, stream};
 use crate::scratch::Scratch;
 
-deepinfer_plugin_api::kernel!(StoreKvCache, store_kv_cache);
+deepinfer_plugin_api::kernel!(StoreKvCache, store_kv_cache, flags = super::FLAGS);
 
 static MARK: Function = Function::new(&images::STORE_KV_CACHE, c"store_kv_cache_mark");
 static RESOLVE: Function = Function::new(&images::STORE_KV_CACHE, c"store_kv_cache_resolve");

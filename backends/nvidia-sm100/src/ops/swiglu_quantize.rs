@@ -8,7 +8,7 @@ use deepinfer_plugin_api::{Format, Shaped};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(SwigluQuantize, swiglu_quantize);
+deepinfer_plugin_api::kernel!(SwigluQuantize, swiglu_quantize, flags = super::FLAGS);
 
 static SWIGLU_QUANTIZE: Function = Function::new(&images::SWIGLU_QUANTIZE, c"swiglu_quantize");
 const THREADS: u32 = 128;

@@ -6,7 +6,7 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
-deepinfer_plugin_api::kernel!(TopkSelect, topk_select);
+deepinfer_plugin_api::kernel!(TopkSelect, topk_select, flags = super::FLAGS);
 
 /// Scores that a thread takes at a time.
 const SCORES: usize = 64;

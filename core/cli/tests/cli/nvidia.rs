@@ -159,4 +159,6 @@ fn the_host_waits_once_per_step() {
     assert_eq!(more("cuStreamSynchronize"), 0, "{few:?} {many:?}");
     assert_eq!(more("cuEventSynchronize"), 20, "{few:?} {many:?}");
     assert_eq!(more("cuMemAlloc_v2") + more("cuMemHostAlloc"), 0, "{few:?} {many:?}");
+    // Nearly all of the further steps are launches of recordings.
+    assert!(more("cuGraphLaunch") >= 16, "{few:?} {many:?}");
 }

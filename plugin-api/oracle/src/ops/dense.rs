@@ -2,6 +2,7 @@
 
 use crate::bound::Bound;
 use crate::call::Call;
+use crate::rows::rows;
 use crate::tensor::HostTensor;
 use crate::want::{Element, Want, Wants};
 
@@ -63,19 +64,19 @@ pub(crate) fn rstd(call: &Call, bound: Bound) -> Wants {
 
 /// `sum x * w` and what an F32 accumulator may be off.
 fn dot(bound: Bound, x: &[f64], w: &[f64]) -> Element {
-    let products = || x.iter().zip(w).map(|(x, w)| x * w);
-    bound.sum(products().sum(), products().map(f64::abs).sum())
+    let products = x.iter().zip(w).map(|(x, w)| x * w);
+    let (sum, magnitude) = products.fold((0.0, 0.0), |(sum, magnitude), p| (sum + p, magnitude + p.abs()));
+    bound.sum(sum, magnitude)
 }
 
 pub(crate) fn linear(call: &Call, bound: Bound) -> Wants {
     let (x, weight, groups) = (call.tensor("x").wide(), call.tensor("weight").wide(), call.size("groups"));
     let (k, outputs) = (call.dim("weight", 1), call.dim("weight", 0));
     let per_group = outputs / groups;
-    let mut out = Vec::new();
-    for t in 0..call.dim("x", 0) {
+    let out = rows(call.dim("x", 0), outputs * k, |t| {
         let row = &x[t * groups * k..][..groups * k];
-        out.extend((0..outputs).map(|o| dot(bound, &row[o / per_group * k..][..k], &weight[o * k..][..k])));
-    }
+        (0..outputs).map(|o| dot(bound, &row[o / per_group * k..][..k], &weight[o * k..][..k])).collect()
+    });
     vec![("out", Want::Elements(out))]
 }
 
@@ -85,11 +86,11 @@ pub(crate) fn grouped_linear(call: &Call, bound: Bound) -> Wants {
     let mut out = vec![Element::Kept; call.tensor("out").len()];
     for (e, weight) in call.list("weight").iter().enumerate() {
         let weight = weight.wide();
-        for m in start[e] as usize..start[e + 1] as usize {
-            for o in 0..outputs {
-                out[m * outputs + o] = dot(bound, &x[m * k..][..k], &weight[o * k..][..k]);
-            }
-        }
+        let (first, end) = (start[e] as usize, start[e + 1] as usize);
+        let of_expert = rows(end - first, outputs * k, |m| {
+            (0..outputs).map(|o| dot(bound, &x[(first + m) * k..][..k], &weight[o * k..][..k])).collect()
+        });
+        out[first * outputs..end * outputs].copy_from_slice(&of_expert);
     }
     vec![("out", Want::Elements(out))]
 }

@@ -6,6 +6,7 @@ use crate::bound::Bound;
 use crate::cache_entries::CacheEntries;
 use crate::call::Call;
 use crate::formats;
+use crate::rows::rows;
 use crate::want::{Element, Want, Wants};
 
 pub(crate) fn index_scores(call: &Call, bound: Bound) -> Wants {
@@ -25,20 +26,18 @@ pub(crate) fn index_scores(call: &Call, bound: Bound) -> Wants {
         .map(f64::from)
         .collect();
     let columns = call.dim("out", 1);
-    let mut out = Vec::new();
-    for t in 0..q.shape[0] {
-        for c in 0..columns {
-            let entry = match call.optional("candidates") {
+    let candidates = call.optional("candidates").map(|c| (c.ints(), c.shape[1], call.size("block_size")));
+    let out = rows(q.shape[0], columns * heads * dim, |t| {
+        let score = |c: usize| {
+            let entry = match &candidates {
                 None => Some(c),
-                Some(candidates) => {
-                    let size = call.size("block_size");
-                    let block = candidates.ints()[t * candidates.shape[1] + c / size];
+                Some((blocks, count, size)) => {
+                    let block = blocks[t * count + c / size];
                     usize::try_from(block).ok().map(|block| block * size + c % size)
                 }
             };
             let Some(e) = entry.filter(|&e| (e as i64) < visible[t]) else {
-                out.push(Element::Near { value: f64::NEG_INFINITY, slack: 0.0 });
-                continue;
+                return Element::Near { value: f64::NEG_INFINITY, slack: 0.0 };
             };
             let page = table[request[t] as usize * pages + e / per_page] as usize;
             let key = entries.read_wide(&keys.codes, page * per_page + e % per_page);
@@ -51,9 +50,10 @@ pub(crate) fn index_scores(call: &Call, bound: Bound) -> Wants {
                 score += weights[t * heads + h] * if dot < 0.0 { 0.0 } else { dot };
                 magnitude += weights[t * heads + h].abs() * products().map(f64::abs).sum::<f64>();
             }
-            out.push(bound.sum(score, magnitude));
-        }
-    }
+            bound.sum(score, magnitude)
+        };
+        (0..columns).map(score).collect()
+    });
     vec![("out", Want::Elements(out))]
 }
 
@@ -125,13 +125,14 @@ pub(crate) fn sparse_attention(call: &Call, bound: Bound) -> Wants {
         let slots = call.tensor("global_slots");
         sources.push((global, slots, call.size("global_format"), call.size("global_entries_per_page")));
     }
-    let mut out = Vec::new();
-    for t in 0..q.shape[0] {
-        let mut entries = Vec::new();
-        for (cache, slots, format, per_page) in &sources {
+    let lists: Vec<Vec<i64>> = sources.iter().map(|(_, slots, ..)| slots.ints()).collect();
+    let listed: usize = sources.iter().map(|(_, slots, ..)| slots.shape[1]).sum();
+    let out = rows(q.shape[0], 2 * heads * listed * dim, |t| {
+        let (mut entries, mut out) = (Vec::new(), Vec::new());
+        for ((cache, slots, format, per_page), list) in sources.iter().zip(&lists) {
             let place = CacheEntries::new(*format, *per_page, dim, cache.shape[1]);
             let listed = slots.shape[1];
-            for &slot in slots.ints()[t * listed..][..listed].iter().filter(|&&slot| slot >= 0) {
+            for &slot in list[t * listed..][..listed].iter().filter(|&&slot| slot >= 0) {
                 entries.push(place.read_wide(&cache.codes, slot as usize));
             }
         }
@@ -139,7 +140,8 @@ pub(crate) fn sparse_attention(call: &Call, bound: Bound) -> Wants {
             let query = &queries[(t * heads + h) * dim..][..dim];
             attend(bound, query, &entries, (sink[h], scale, rounds), &mut out);
         }
-    }
+        out
+    });
     vec![("out", Want::Elements(out))]
 }
 
