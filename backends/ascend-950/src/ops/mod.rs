@@ -4,5 +4,6 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod gather;
+mod linear;
 mod rms_norm;
 mod rstd;
