@@ -5,5 +5,7 @@
 
 mod gather;
 mod linear;
+mod quantize;
 mod rms_norm;
+mod rope;
 mod rstd;
