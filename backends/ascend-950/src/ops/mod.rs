@@ -9,3 +9,4 @@ mod quantize;
 mod rms_norm;
 mod rope;
 mod rstd;
+mod swiglu_quantize;
