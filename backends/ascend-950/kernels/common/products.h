@@ -9,11 +9,45 @@
 
 #include "tiles.h"
 
-// Where results go: `format` is F32 or BF16, the stride in elements.
-struct Results {
-  GM_ADDR data;
-  int64_t stride;
-  int32_t format;
+// One vector times all rows of a piece.
+class RowProducts {
+public:
+  __aicore__ inline void init(AscendC::TPipe &pipe) {
+    pipe.InitBuffer(products_, Tiles::ELEMENTS * 4);
+    pipe.InitBuffer(sums_, Tiles::COLUMNS / LANES * Tiles::ROWS * 4);
+  }
+
+  // The products of `x` with `rows` rows of `piece`, over `columns` columns, are added to `totals`.
+  __aicore__ inline void add(const AscendC::LocalTensor<float> &totals, const AscendC::LocalTensor<float> &piece, const AscendC::LocalTensor<float> &x,
+                             uint32_t rows, uint32_t columns) {
+    using namespace AscendC;
+    constexpr uint8_t PITCH = Tiles::COLUMNS / 8;
+    const LocalTensor<float> products = products_.Get<float>(), sums = sums_.Get<float>();
+    const uint8_t repeats = static_cast<uint8_t>(rows);
+    for (uint32_t at = 0; at < columns; at += LANES) {
+      const uint64_t mask = static_cast<uint64_t>(least(columns - at, LANES));
+      Mul(products[at], piece[at], x[at], mask, repeats, BinaryRepeatParams(1, 1, 1, PITCH, PITCH, 0));
+    }
+    vector_barrier();
+    for (uint32_t part = 0; part * LANES < columns; ++part) {
+      const uint64_t mask = static_cast<uint64_t>(least(columns - part * LANES, LANES));
+      WholeReduceSum(sums[part * Tiles::ROWS], products[part * LANES], mask, repeats, 1, 1, PITCH);
+    }
+    vector_barrier();
+    for (uint32_t part = 1; part * LANES < columns; ++part) {
+      Add(sums, sums, sums[part * Tiles::ROWS], static_cast<int32_t>(rows));
+      vector_barrier();
+    }
+    Add(totals, totals, sums, static_cast<int32_t>(rows));
+  }
+
+  // Room for a piece, for others while nothing is added.
+  __aicore__ inline AscendC::LocalTensor<float> room() { return products_.Get<float>(); }
+
+private:
+  static constexpr uint32_t LANES = 64;
+
+  AscendC::TBuf<AscendC::TPosition::VECCALC> products_, sums_;
 };
 
 class Products {
@@ -22,10 +56,9 @@ public:
 
   __aicore__ inline void init(AscendC::TPipe &pipe) {
     tiles_.init(pipe);
+    products_.init(pipe);
     pipe.InitBuffer(weights_, Tiles::ELEMENTS * 4);
     pipe.InitBuffer(rows_, Tiles::ELEMENTS * 4);
-    pipe.InitBuffer(products_, Tiles::ELEMENTS * 4);
-    pipe.InitBuffer(sums_, (Tiles::COLUMNS / LANES) * ROWS * 4);
     pipe.InitBuffer(totals_, ROWS * ROWS * 4);
     pipe.InitBuffer(out_, 2, ROWS * ROWS * 4);
   }
@@ -42,55 +75,15 @@ public:
       const uint32_t count = static_cast<uint32_t>(least(columns - at, Tiles::COLUMNS));
       tiles_.load(w, weights, output, at, outputs, count);
       tiles_.load(of_x, x, row, x_column + at, rows, count);
-      for (uint32_t i = 0; i < rows; ++i) add(totals[i * ROWS], w, of_x[i * Tiles::COLUMNS], outputs, count);
+      for (uint32_t i = 0; i < rows; ++i) products_.add(totals[i * ROWS], w, of_x[i * Tiles::COLUMNS], outputs, count);
     }
     vector_barrier();
-    const uint32_t size = out.format == F32 ? 4 : 2, bytes = outputs * size;
-    LocalTensor<uint8_t> results = out_.AllocTensor<uint8_t>();
-    if (out.format == F32) DataCopy(results.ReinterpretCast<float>(), totals, rows * ROWS);
-    else Cast(results.ReinterpretCast<bfloat16_t>(), totals, RoundMode::CAST_RINT, rows * ROWS);
-    out_.EnQue(results);
-    results = out_.DeQue<uint8_t>();
-    GlobalTensor<uint8_t> to;
-    to.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t *>(out.data));
-    const int64_t begin = (row * out.stride + out_column) * size, gap = out.stride * size - bytes;
-    if (gap <= MOST_GAP) {
-      DataCopyPad(to[begin], results, DataCopyExtParams(static_cast<uint16_t>(rows), bytes, (ROWS * size - (bytes + 31) / 32 * 32) / 32, rows == 1 ? 0 : gap, 0));
-    } else {
-      for (uint32_t i = 0; i < rows; ++i) DataCopyPad(to[begin + i * out.stride * size], results[i * ROWS * size], DataCopyExtParams(1, bytes, 0, 0, 0));
-    }
-    out_.FreeTensor(results);
+    store_rows(out_, out, row, out_column, totals, rows, outputs, ROWS);
   }
 
 private:
-  static constexpr uint32_t LANES = 64, PARTS = Tiles::COLUMNS / LANES;
-  static constexpr int64_t MOST_GAP = 0x7FFFFFFF;
-
-  // One row of x times all rows of the piece, added to its totals.
-  __aicore__ inline void add(const AscendC::LocalTensor<float> &totals, const AscendC::LocalTensor<float> &w, const AscendC::LocalTensor<float> &x,
-                             uint32_t outputs, uint32_t columns) {
-    using namespace AscendC;
-    constexpr uint8_t PITCH = Tiles::COLUMNS / 8;
-    const LocalTensor<float> products = products_.Get<float>(), sums = sums_.Get<float>();
-    const uint8_t repeats = static_cast<uint8_t>(outputs);
-    for (uint32_t at = 0; at < columns; at += LANES) {
-      const uint64_t mask = static_cast<uint64_t>(least(columns - at, LANES));
-      Mul(products[at], w[at], x[at], mask, repeats, BinaryRepeatParams(1, 1, 1, PITCH, PITCH, 0));
-    }
-    vector_barrier();
-    for (uint32_t part = 0; part * LANES < columns; ++part) {
-      const uint64_t mask = static_cast<uint64_t>(least(columns - part * LANES, LANES));
-      WholeReduceSum(sums[part * ROWS], products[part * LANES], mask, repeats, 1, 1, PITCH);
-    }
-    vector_barrier();
-    for (uint32_t part = 1; part * LANES < columns; ++part) {
-      Add(sums, sums, sums[part * ROWS], static_cast<int32_t>(outputs));
-      vector_barrier();
-    }
-    Add(totals, totals, sums, static_cast<int32_t>(outputs));
-  }
-
   Tiles tiles_;
-  AscendC::TBuf<AscendC::TPosition::VECCALC> weights_, rows_, products_, sums_, totals_;
+  RowProducts products_;
+  AscendC::TBuf<AscendC::TPosition::VECCALC> weights_, rows_, totals_;
   AscendC::TQue<AscendC::TPosition::VECOUT, 2> out_;
 };

@@ -5,6 +5,7 @@
 
 mod gather;
 mod linear;
+mod load_paged_kv_cache;
 mod quantize;
 mod rms_norm;
 mod rope;
