@@ -4,6 +4,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod gather;
+mod grouped_linear;
 mod linear;
 mod load_paged_kv_cache;
 mod quantize;
