@@ -11,4 +11,5 @@ mod quantize;
 mod rms_norm;
 mod rope;
 mod rstd;
+mod sparse_attention;
 mod swiglu_quantize;
