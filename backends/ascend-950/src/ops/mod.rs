@@ -5,6 +5,7 @@
 
 mod gather;
 mod grouped_linear;
+mod index_scores;
 mod linear;
 mod load_paged_kv_cache;
 mod quantize;
