@@ -1,8 +1,8 @@
 //! `linear`: product with a transposed weight matrix, optionally block-diagonal.
 
+use deepinfer_plugin_api::Format;
 use deepinfer_plugin_api::generated::LinearArgs;
 use deepinfer_plugin_api::sdk::{Cx, Fault};
-use deepinfer_plugin_api::Format;
 
 use crate::image::{Function, images};
 use crate::launch::{PROMISES, blocks, launch, stream, tiling};

@@ -8,6 +8,7 @@ mod grouped_linear;
 mod index_scores;
 mod linear;
 mod load_paged_kv_cache;
+mod moe_gate;
 mod quantize;
 mod rms_norm;
 mod rope;
