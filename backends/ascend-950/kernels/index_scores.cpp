@@ -5,6 +5,7 @@
 //
 // Order of a sum: over the channels as in common/products.h; the heads one after another in ascending order.
 #include "common/faults.h"
+#include "common/nans.h"
 #include "common/products.h"
 #include "common/rows.h"
 
@@ -143,9 +144,10 @@ private:
         tiles_.load(queries, q, first, at, count, channels);
         for (uint32_t h = 0; h < count; ++h) products_.add(heads[h * TILE], entries, queries[h * Tiles::COLUMNS], columns, channels);
       }
-      vector_barrier();
+      const LocalTensor<int32_t> is_nan = products_.room().ReinterpretCast<int32_t>();
+      nan_mask(is_nan, heads, static_cast<int32_t>(count * TILE));
       Maxs(heads, heads, 0.0f, static_cast<int32_t>(count * TILE));
-      vector_barrier();
+      put_nans(heads, is_nan, static_cast<int32_t>(count * TILE));
       order<HardEvent::V_S>();
       for (uint32_t h = 0; h < count; ++h) Muls(heads[h * TILE], heads[h * TILE], weights.GetValue(h), static_cast<int32_t>(TILE));
       vector_barrier();

@@ -9,6 +9,7 @@
 // scores is S's, best first, with what each addition drops.
 #include "common/encode.h"
 #include "common/exponential.h"
+#include "common/nans.h"
 #include "common/rows.h"
 
 using namespace AscendC;
@@ -21,7 +22,6 @@ struct MoeGateTiling {
 static_assert(sizeof(MoeGateTiling) == 72, "as in src/ops/moe_gate.rs");
 
 constexpr uint32_t MOST_EXPERTS = 2048, MOST_CHOSEN = 64;
-static constexpr SqrtConfig EXACT_ROOT = {SqrtAlgo::PRECISION_0ULP_FTZ_FALSE};
 constexpr uint32_t SOFTPLUS_ROOT = 0, SIGMOID = 1;
 
 class Gate {
@@ -56,6 +56,8 @@ public:
       else if (t_.scoring == SIGMOID) sigmoids(n);
       else softmax(n);
       vector_barrier();
+      nan_mask(bits(A), z, n);
+      put_nans(scores, bits(A), n);
       const bool is_image = t_.has_bias_vl != 0 && t_.has_mask != 0 && mask_.GetValue(row) != 0;
       Add(biased, scores, vector(is_image ? BIAS_VL : BIAS), n);
       order<HardEvent::V_S>();
@@ -152,9 +154,10 @@ private:
   __aicore__ inline void softmax(int32_t n) {
     const LocalTensor<float> z = vector(Z), x = vector(D), rest = vector(E), near = vector(NEAR), scores = vector(SCORES);
     const LocalTensor<float> largest = work_.GetWithOffset<float>(8, 0), work = work_.GetWithOffset<float>(64, 256);
-    // Differences of infinities would be no numbers.
+    // An infinity below a finite number is as good as a large number.
+    nan_mask(bits(A), z, n);
     Maxs(z, z, -3.0e38f, n);
-    vector_barrier();
+    put_nans(z, bits(A), n);
     ReduceMax(largest, z, work, n);
     order<HardEvent::V_S>();
     const float most = largest.GetValue(0);
@@ -165,12 +168,14 @@ private:
     vector_barrier();
     Sub(rest, z, rest, n);
     vector_barrier();
+    nan_mask(bits(F), x, n);
     exponential<true>(near, bits(A), x, vector(B), n, rest);
     two_factors(bits(B), bits(C), bits(A), n);
     Mul(scores, near, vector(B), n);
     vector_barrier();
     Mul(scores, scores, vector(C), n);
-    vector_barrier();
+    // One NaN makes all scores of its row NaN, through their sum.
+    put_nans(scores, bits(F), n);
     // Behind it S has waited for V.
     ReduceSum(largest, scores, work, n);
     Duplicate(vector(B), largest.GetValue(0), n);

@@ -36,7 +36,7 @@ public:
     const int32_t all = static_cast<int32_t>(most(1, least(t.heads, HEADS)) * pitch(least(t.pairs, PAIRS)));
     CreateVecIndex(places, 0, static_cast<uint32_t>(all));
     vector_barrier();
-    Ands(odd, places, 1, all);
+    and_bits(odd, places, 1, all);
     vector_barrier();
     Muls(odd, odd, -2, all);
     Adds(places, places, 1, all);

@@ -10,6 +10,7 @@
 #include "common/coded_rows.h"
 #include "common/exponential.h"
 #include "common/float_rows.h"
+#include "common/nans.h"
 #include "common/rows.h"
 #include "common/two_float.h"
 
@@ -108,11 +109,15 @@ private:
   __aicore__ inline void activate(float weight, int32_t n) {
     const LocalTensor<float> g = vector(GATE), u = vector(UP), h = vector(H), near = vector(NEAR), s = vector(S), s_low = vector(S_LOW), one = vector(ONE),
                              p = vector(P), p_low = vector(P_LOW);
+    nan_mask(bits(A), g, n);
+    nan_mask(bits(B), u, n);
     Mins(g, g, t_.limit, n);
     Mins(u, u, t_.limit, n);
     Duplicate(one, 1.0f, n);
     vector_barrier();
     Maxs(u, u, -t_.limit, n);
+    put_nans(g, bits(A), n);
+    put_nans(u, bits(B), n);
     Abs(h, g, n);
     vector_barrier();
     Muls(h, h, -1.0f, n);
@@ -168,14 +173,7 @@ private:
     vector_barrier();
     // All bits set where that is a NaN.
     const LocalTensor<int32_t> is_nan = bits(A), is_number = bits(B);
-    Ands(is_nan, p.template ReinterpretCast<int32_t>(), static_cast<int32_t>(MAGNITUDE_BITS), n);
-    vector_barrier();
-    Muls(is_nan, is_nan, -1, n);
-    vector_barrier();
-    Adds(is_nan, is_nan, static_cast<int32_t>(INFINITY_BITS), n);
-    vector_barrier();
-    ShiftRight(is_nan, is_nan, 31, n);
-    vector_barrier();
+    nan_mask(is_nan, p, n);
     Not(is_number, is_nan, n);
     blend(bits(NEAR), bits(P), is_nan, is_number, n);
     two_factors(bits(A), bits(B), power, n);

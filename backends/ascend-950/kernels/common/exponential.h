@@ -8,7 +8,7 @@
 #include "sync.h"
 
 // `near` gets e^r and `power` k, for -LARGEST_ARGUMENT <= x; below, it is e^-LARGEST_ARGUMENT, a zero once it is scaled. x above that
-// has no meaning. `x` is lost, `scratch` lies apart. With HAS_REST the number is x + rest, where rest is small beside x.
+// has no meaning, and a NaN becomes any number. `x` is lost, `scratch` lies apart. With HAS_REST the number is x + rest, where rest is small beside x.
 constexpr float LARGEST_ARGUMENT = 174.0f;
 template <bool HAS_REST = false>
 __aicore__ inline void exponential(const AscendC::LocalTensor<float> &near, const AscendC::LocalTensor<int32_t> &power,

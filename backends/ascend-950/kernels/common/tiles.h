@@ -113,7 +113,7 @@ private:
     vector_barrier();
     ShiftRight(elements, elements, 4, 256);
     vector_barrier();
-    Ands(elements, elements, static_cast<int32_t>(0x87F00000u), 256);
+    and_bits(elements, elements, 0x87F00000u, 256);
     vector_barrier();
     Muls(elements.ReinterpretCast<float>(), elements.ReinterpretCast<float>(), power_of_two(120), 256);
     order<HardEvent::V_S>();
