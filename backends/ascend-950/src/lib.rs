@@ -12,6 +12,7 @@
 
 mod acl;
 mod backend;
+mod cache;
 mod device;
 mod error;
 mod faults;

@@ -4,5 +4,14 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod gather;
+mod grouped_linear;
+mod index_scores;
+mod linear;
+mod load_paged_kv_cache;
+mod moe_gate;
+mod quantize;
 mod rms_norm;
+mod rope;
 mod rstd;
+mod sparse_attention;
+mod swiglu_quantize;
