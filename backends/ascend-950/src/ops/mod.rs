@@ -6,3 +6,4 @@
 mod gather;
 mod rms_norm;
 mod rstd;
+mod store_kv_cache;
