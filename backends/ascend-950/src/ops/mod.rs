@@ -4,6 +4,8 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod gather;
+mod hc_collapse;
+mod hc_expand;
 mod rms_norm;
 mod rstd;
 mod store_kv_cache;
