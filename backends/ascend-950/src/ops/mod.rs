@@ -6,6 +6,7 @@
 mod gather;
 mod hc_collapse;
 mod hc_expand;
+mod hc_mix;
 mod rms_norm;
 mod rstd;
 mod store_kv_cache;
