@@ -3,6 +3,7 @@
 // Kernel functions have the signature of the SDK.
 #![allow(clippy::needless_pass_by_value)]
 
+mod compress_and_update_state;
 mod gather;
 mod hc_collapse;
 mod hc_expand;
