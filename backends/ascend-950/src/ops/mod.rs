@@ -4,6 +4,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod compress_and_update_state;
+mod engram_gather;
 mod gather;
 mod hc_collapse;
 mod hc_expand;
