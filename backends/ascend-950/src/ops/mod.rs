@@ -5,6 +5,7 @@
 
 mod compress_and_update_state;
 mod engram_gather;
+mod engram_hash;
 mod gather;
 mod hc_collapse;
 mod hc_expand;
