@@ -4,6 +4,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod compress_and_update_state;
+mod engram_gate;
 mod engram_gather;
 mod engram_hash;
 mod gather;
