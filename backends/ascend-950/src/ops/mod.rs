@@ -3,8 +3,15 @@
 // Kernel functions have the signature of the SDK.
 #![allow(clippy::needless_pass_by_value)]
 
+mod compress_and_update_state;
+mod engram_gate;
+mod engram_gather;
+mod engram_hash;
 mod gather;
 mod grouped_linear;
+mod hc_collapse;
+mod hc_expand;
+mod hc_mix;
 mod index_scores;
 mod linear;
 mod load_paged_kv_cache;
@@ -14,4 +21,5 @@ mod rms_norm;
 mod rope;
 mod rstd;
 mod sparse_attention;
+mod store_kv_cache;
 mod swiglu_quantize;
