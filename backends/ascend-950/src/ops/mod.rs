@@ -3,6 +3,11 @@
 // Kernel functions have the signature of the SDK.
 #![allow(clippy::needless_pass_by_value)]
 
+mod apply_token_mask;
+mod candidate_block_max;
+mod convert_kv_index;
 mod gather;
+mod restore_candidate_indices_inplace;
 mod rms_norm;
 mod rstd;
+mod topk_select;
