@@ -3,10 +3,12 @@
 // Kernel functions have the signature of the SDK.
 #![allow(clippy::needless_pass_by_value)]
 
+mod adjust_logits;
 mod apply_token_mask;
 mod candidate_block_max;
 mod convert_kv_index;
 mod gather;
+mod moe_combine;
 mod restore_candidate_indices_inplace;
 mod rms_norm;
 mod rstd;
