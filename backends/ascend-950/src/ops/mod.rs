@@ -9,6 +9,7 @@ mod candidate_block_max;
 mod convert_kv_index;
 mod gather;
 mod moe_combine;
+mod moe_dispatch;
 mod restore_candidate_indices_inplace;
 mod rms_norm;
 mod rstd;
