@@ -1,6 +1,6 @@
 // The columns of the largest scores, ascending.
 //
-// Bytes: a row of up to 32768 scores once; a longer one once per step of the search. A core has a run of rows. Scores become integers in
+// Bytes: a row of up to 28672 scores once; a longer one once per step of the search. A core has a run of rows. Scores become integers in
 // their order (common/ordered.h). Vector: the K-th largest of them is found by halving the range of the integers, where V counts how
 // many are at least the middle (common/key_row.h), and V then marks, a bit per column, what is above it and what is equal. Scalar: S
 // walks over the bits and writes the columns, so that of equal scores the lower columns come first. There is no sum of floats but

@@ -1,9 +1,10 @@
 // A row of scores as integers in their order (ordered.h), and the search for the place where its sorted list is cut.
 //
-// The list is sorted by score, descending, then by column; what is no score is not in it. A row of up to 32768 columns is read once and
+// The list is sorted by score, descending, then by column; what is no score is not in it. A row of up to 28672 columns is read once and
 // stays in the UB; a longer one is read again for each pass. Pieces end at a multiple of 64 columns: what is beyond the row is no score.
 #pragma once
 
+#include "float_rows.h"
 #include "ordered.h"
 #include "tiling.h"
 
@@ -13,9 +14,13 @@ struct KeyCut {
   int64_t ties;
 };
 
+struct KeyRange {
+  int32_t lowest, highest;
+};
+
 class KeyRow {
 public:
-  static constexpr uint32_t PIECE = 4096, KEPT_PIECES = 8;
+  static constexpr uint32_t PIECE = 4096, KEPT_PIECES = 7;
 
   __aicore__ inline void init(AscendC::TPipe &pipe) {
     pipe.InitBuffer(in_, 1, PIECE * 4);
@@ -26,6 +31,25 @@ public:
     pipe.InitBuffer(work_, 1024);
     AscendC::Duplicate(ones_.Get<float>(), 1.0f, static_cast<int32_t>(PIECE));
     vector_barrier();
+  }
+
+  // The lowest and the highest key of all that is in a row, NaN and infinities too.
+  __aicore__ inline KeyRange range(const AscendC::GlobalTensor<float> &row, int64_t columns) {
+    using namespace AscendC;
+    const LocalTensor<int32_t> bits = scratch_.Get<int32_t>(), keys = keys_.GetWithOffset<int32_t>(PIECE, 0), sign = keys_.GetWithOffset<int32_t>(PIECE, PIECE * 4);
+    const LocalTensor<int32_t> highest = work_.GetWithOffset<int32_t>(8, 0), lowest = work_.GetWithOffset<int32_t>(8, 32);
+    KeyRange range = {HIGHEST_SCORE, LOWEST_SCORE};
+    for (int64_t at = 0; at < columns; at += PIECE) {
+      const int32_t n = static_cast<int32_t>(least(columns - at, PIECE));
+      load_floats(in_, bits.ReinterpretCast<float>(), row[at], static_cast<uint32_t>(n));
+      order_keys(keys, bits, sign, static_cast<uint32_t>(n));
+      ReduceMax(highest, keys, work_.GetWithOffset<int32_t>(64, 256), n);
+      ReduceMin(lowest, keys, work_.GetWithOffset<int32_t>(64, 512), n);
+      order<HardEvent::V_S>();
+      range.highest = static_cast<int32_t>(most(range.highest, highest.GetValue(0)));
+      range.lowest = static_cast<int32_t>(least(range.lowest, lowest.GetValue(0)));
+    }
+    return range;
   }
 
   // Scores are `scores`.
@@ -91,8 +115,8 @@ public:
     return {static_cast<int32_t>(begin), places - above};
   }
 
-  // Marks which keys of a piece are above `key` and which are equal to it. Behind it S sees the marks.
-  __aicore__ inline void mark(int64_t piece, int32_t key) {
+  // Marks which keys of a piece are above `key` and which are equal to it. Behind it S sees the marks and the keys, which it returns.
+  __aicore__ inline AscendC::LocalTensor<int32_t> mark(int64_t piece, int32_t key) {
     using namespace AscendC;
     const LocalTensor<int32_t> all = keys(piece);
     const uint32_t n = words(piece) * 64;
@@ -100,6 +124,7 @@ public:
     Compares(marks_.GetWithOffset<uint8_t>(PIECE / 8, 0), all, key, CMPMODE::GT, n);
     Compares(marks_.GetWithOffset<uint8_t>(PIECE / 8, PIECE / 8), all, key, CMPMODE::EQ, n);
     order<HardEvent::V_S>();
+    return all;
   }
 
   // 64 columns that are marked as above.

@@ -7,6 +7,7 @@ mod adjust_logits;
 mod apply_token_mask;
 mod candidate_block_max;
 mod convert_kv_index;
+mod fused_sample;
 mod gather;
 mod moe_combine;
 mod moe_dispatch;
