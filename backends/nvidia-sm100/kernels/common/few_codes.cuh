@@ -4,9 +4,8 @@
 // stream as they are stored through a ring of its own in shared memory, and so does x where the weights are FP8; with FP4 weights, whose
 // lanes want eight neighbours, x comes from the caches a few steps of 32 columns ahead.
 //
-// Two E4M3 codes become F16 in one instruction, and exactly; E2M1 takes as many as for BF16. The scales of 32 columns are powers of two,
-// which go to x and to the weights; those of FP8 weights go to x as well where all outputs of the warp share them. Where scales lie too
-// far apart for F16 (common/f16.cuh) the warp's products are of BF16 instead, with the same bits.
+// Two E4M3 codes become F16 in one instruction, and exactly; E2M1 takes as many as for BF16. Where scales lie too far apart for F16
+// (common/f16.cuh) the warp's products are of BF16 instead, with the same bits.
 #pragma once
 
 #include "exact.cuh"
@@ -47,13 +46,11 @@ template <int W, int M16, int N8, int STAGES> struct FewCodes {
   static constexpr int STAGE_BYTES = PANEL_BYTES + (W == FP8_TILE32 ? N8 * 8 * CODE_ROW_BYTES : 0), BYTES = STAGES * STAGE_BYTES;
   static constexpr bool IS_TILED = W == FP8_TILE32;
   static constexpr int PANEL = code_panel<W>(), STEPS = PANEL / 32;
-  // Whether all outputs share their scales, which then go to x.
-  static constexpr bool IS_SHARED = IS_TILED && M16 <= 2;
-  // Rows of the weights whose scales a lane needs: one for all, or for each sixteen, or every eighth.
-  static constexpr int SCALED = IS_SHARED ? 1 : IS_TILED ? M16 : 2 * M16;
-  static constexpr __device__ int scaled(int t, int r) { return IS_SHARED ? 0 : IS_TILED ? t : 2 * t + r; }
+  // Rows of the weights whose scales a lane needs: of each sixteen, or every eighth.
+  static constexpr int SCALED = IS_TILED ? M16 : 2 * M16;
+  static constexpr __device__ int scaled(int t, int r) { return IS_TILED ? t : 2 * t + r; }
   // The largest scale becomes 2^W_TOP; with the power of two that the bits of E2M1 lack it must be a number.
-  static constexpr int W_TOP = IS_SHARED ? 0 : IS_TILED ? F16_TOP : 1, W_RANGE = IS_TILED ? F16_RANGE : 14;
+  static constexpr int W_TOP = IS_TILED ? F16_TOP : 1, W_RANGE = IS_TILED ? F16_RANGE : 14;
 
   const Matrix &x, &w;
   const CodeTile &tile;
@@ -172,8 +169,7 @@ template <int W, int M16, int N8, int STAGES> struct FewCodes {
     for (int n = 0; n < N8; ++n) {
       const int2 range = range_of_quad(of_x[n]);
       x_top[n] = range.y;
-      // The scales of tiles go to x.
-      is_near &= is_f16_enough(range.y, range.x, IS_SHARED ? F16_RANGE - (most - least) : F16_RANGE, most, least);
+      is_near &= is_f16_enough(range.y, range.x, F16_RANGE, most, least);
     }
     return __all_sync(0xFFFFFFFFu, is_near);
   }
@@ -201,9 +197,7 @@ template <int W, int M16, int N8, int STAGES> struct FewCodes {
           for (int i = 0; i < SCALED; ++i) w_powers[i] = F16Powers(four_scales(w_now[i], step), (IS_TILED ? 0 : 14) + W_TOP - w_top[i]);
 #pragma unroll
           for (int n = 0; n < N8; ++n) {
-            // The sum of words of codes is the word of their sums, as long as those are bytes.
-            const uint32_t four = four_scales(x_now[n] + (IS_SHARED ? w_now[0] : 0), step);
-            x_powers[n] = F16Powers(four, F16_TOP - x_top[n] - (IS_SHARED ? w_top[0] : 0));
+            x_powers[n] = F16Powers(four_scales(x_now[n], step), F16_TOP - x_top[n]);
           }
         }
         if (!IS_TILED && c == STEPS - AHEAD) {
@@ -238,7 +232,7 @@ template <int W, int M16, int N8, int STAGES> struct FewCodes {
 #pragma unroll
               for (int s = 0; s < 2; ++s) {
                 e4m3_to_f16(m[t][2 * s + r], a[s][r], a[s][2 + r]);
-                if (!IS_SHARED) a[s][r] = w_powers[scaled(t, r)].times(a[s][r], c % 4), a[s][2 + r] = w_powers[scaled(t, r)].times(a[s][2 + r], c % 4);
+                a[s][r] = w_powers[scaled(t, r)].times(a[s][r], c % 4), a[s][2 + r] = w_powers[scaled(t, r)].times(a[s][2 + r], c % 4);
               }
             } else {
               uint32_t pairs[4];
