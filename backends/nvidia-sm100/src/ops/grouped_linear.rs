@@ -4,6 +4,7 @@
 //! several launches, each of which takes the rows of its own experts. Where x or the weights are F32, warps add in F64; narrow
 //! operands go to the tensor cores.
 
+use deepinfer_plugin_api::Format;
 use deepinfer_plugin_api::generated::GroupedLinearArgs;
 use deepinfer_plugin_api::sdk::tensor::View;
 use deepinfer_plugin_api::sdk::{Cx, Fault};
@@ -57,6 +58,15 @@ struct Matrices([Matrix; MOST_MATRICES]);
 // SAFETY: laid out as in `common/experts.cuh`.
 unsafe impl Param for Matrices {}
 
+/// Kernels for FP8 by FP4, in whole panels of columns: the rows of an expert that they take at a time.
+static FEW_FP4: [(usize, Function); 2] = [
+    (8, Function::new(&images::GROUPED_FEW_FP4, c"grouped_few_fp4_8")),
+    (16, Function::new(&images::GROUPED_FEW_FP4, c"grouped_few_fp4_16")),
+];
+/// Their outputs of a warp, and shared memory of a block.
+const CODE_OUTPUTS: usize = 32;
+const CODE_SHARED_BYTES: u32 = 64 << 10;
+
 fn grouped_linear(cx: &Cx<'_>, a: GroupedLinearArgs<'_>) -> Result<(), Fault> {
     let (x, expert_start, out) = (a.x.view()?, a.expert_start.view()?, a.out.view()?);
     let of_x = few_rows::place_of_x(&x);
@@ -69,17 +79,34 @@ fn grouped_linear(cx: &Cx<'_>, a: GroupedLinearArgs<'_>) -> Result<(), Fault> {
         let mut matrices = Matrices([Matrix::NONE; MOST_MATRICES]);
         // A kernel for each format takes the experts of that format, and passes over the others.
         let (mut narrow, mut is_any_other) = ([false; few_rows::WEIGHTS.len()], some.is_empty());
+        let mut are_codes_taken = a.dims.o.is_multiple_of(CODE_OUTPUTS);
         for (matrix, weight) in matrices.0.iter_mut().zip(some) {
             let view = weight.view()?;
             *matrix = Matrix::of(&view);
             match of_x.and(few_rows::place_of_weight(&view)) {
-                Some(place) => narrow[place] = true,
+                Some(place) => {
+                    narrow[place] = true;
+                    are_codes_taken &= few_rows::WEIGHTS[place] != Format::Fp4Row32
+                        || few_rows::takes_codes(stream(cx)?.device(), &x, &view, a.dims.k);
+                }
                 None => is_any_other = true,
             }
         }
         let (first, count) = (first as i64, some.len() as i64);
         for (place, _) in narrow.iter().enumerate().filter(|(_, is_there)| **is_there) {
             let Some(of_x) = of_x else { continue };
+            // More rows than that on average, and the kernels that take 64 at a time are faster.
+            let few_fp4 = FEW_FP4.iter().find(|(rows, _)| a.dims.m <= rows * some.len());
+            if let Some((_, kernel)) = few_fp4
+                && few_rows::WEIGHTS[place] == Format::Fp4Row32
+                && are_codes_taken
+            {
+                let blocks = a.dims.o.div_ceil(few_rows::CODE_WARPS * CODE_OUTPUTS).max(1);
+                let mut grid = Grid::new(blocks as u32, few_rows::CODE_THREADS);
+                (grid.blocks.1, grid.shared_bytes) = (some.len() as u32, CODE_SHARED_BYTES);
+                launch!(stream(cx)?, *kernel, grid, x, expert_start, out, matrices, first)?;
+                continue;
+            }
             // Without rows or outputs the starts can still be wrong: there is always a block.
             let mut grid = Grid::new(a.dims.o.div_ceil(TILE_OUTPUTS).max(1) as u32, few_rows::THREADS);
             (grid.blocks.1, grid.shared_bytes) = (some.len() as u32, few_rows::SHARED_BYTES);
