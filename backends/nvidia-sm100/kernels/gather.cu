@@ -48,10 +48,29 @@ template <int F, int X, bool IS_WHOLE> __device__ void convert_piece(unsigned ch
   }
 }
 
+// BF16 to F32 on boundaries of 16 bytes: four columns a lane, whose 16 bytes of F32 lie beside those of its neighbours. Of stores that
+// leave gaps memory takes each sector twice.
+__device__ inline void widen_piece(unsigned char *to, const unsigned char *from, bool is_row, int columns) {
+  const int lane = threadIdx.x % 32;
+  uint2 quad[2 * PARTS];
+#pragma unroll
+  for (int i = 0; i < 2 * PARTS; ++i) {
+    const int at = (i * 32 + lane) * 4;
+    quad[i] = is_row && at < columns ? *reinterpret_cast<const uint2 *>(from + 2 * at) : make_uint2(0, 0);
+  }
+#pragma unroll
+  for (int i = 0; i < 2 * PARTS; ++i) {
+    const int at = (i * 32 + lane) * 4;
+    const uint4 wide = make_uint4(quad[i].x << 16, quad[i].x & 0xFFFF0000u, quad[i].y << 16, quad[i].y & 0xFFFF0000u);
+    if (at < columns) *reinterpret_cast<uint4 *>(to + 4 * at) = wide;
+  }
+}
+
 template <int F, int X>
 __device__ void convert(const View &table, const View &out, unsigned char *to, const unsigned char *from, bool is_row, int columns) {
-  if (has_whole_octets<F>(table) && has_whole_octets<X>(out)) return convert_piece<F, X, true>(to, from, is_row, columns);
-  convert_piece<F, X, false>(to, from, is_row, columns);
+  if (!has_whole_octets<F>(table) || !has_whole_octets<X>(out)) return convert_piece<F, X, false>(to, from, is_row, columns);
+  if constexpr (X == F32) widen_piece(to, from, is_row, columns);
+  else convert_piece<F, X, true>(to, from, is_row, columns);
 }
 
 // A warp for each of `pieces` pieces of each row of `out`.

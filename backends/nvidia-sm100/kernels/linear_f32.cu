@@ -1,7 +1,7 @@
 // out = x times the transposed weights where one of them is F32 and the other F32 or BF16, for each block of the diagonal.
 //
 // Bytes: x once, the weights once per tile of rows (from the caches), out once. Flops: 2 T N K in F32. Tiles of three sizes, with the
-// same bits: `alone` gives a block to each element of a few rows, `many` reuses each weight for 64 rows. Sums over many columns are
+// same bits: `alone` gives a block, or four, to each element of a few rows, `many` reuses each weight for 64 rows. Sums over many columns are
 // cut over a cluster of 8 blocks, short ones stay in one block; the host says which, by the number of columns. The order
 // is that of common/product_f32.cuh.
 #include "common/product_f32.cuh"
@@ -52,28 +52,34 @@ KERNEL(short_many, Many, 1, 1, 198 * 1024)
 KERNEL(long_some, Some, 8, 2, 108 * 1024)
 KERNEL(long_many, Many, 8, 1, 198 * 1024)
 
-// A block per element.
-constexpr int ALONE = 640;
+// An element by a block, or, as long as the device has multiprocessors for them, by four that share what is read for it.
+constexpr int ALONE = 640, SHARED_BLOCKS = 4, SHARED = ALONE / SHARED_BLOCKS;
 
-template <int X, int W, int RUNS>
+template <int X, int W, int RUNS, int T, int BLOCKS>
 __device__ void alone(const View &x, const View &weight, const View &out, uint32_t groups, uint32_t tiles) {
   int64_t x_column;
-  const Block b = block_of<1, 1>(weight, out, groups, tiles, blockIdx.x, &x_column);
-  multiply_alone<X, W, RUNS, ALONE>(Rows<X>(x, b.row, x_column, b.columns), Rows<W>(weight, b.output, 0, b.columns), b, out);
+  const Block b = block_of<1, 1>(weight, out, groups, tiles, blockIdx.x / BLOCKS, &x_column);
+  multiply_alone<X, W, RUNS, T, BLOCKS>(Rows<X>(x, b.row, x_column, b.columns), Rows<W>(weight, b.output, 0, b.columns), b, out);
 }
 
-template <int RUNS> __device__ void alone_by_format(const View &x, const View &weight, const View &out, uint32_t groups, uint32_t tiles) {
-  if (x.format == BF16) return alone<BF16, F32, RUNS>(x, weight, out, groups, tiles);
-  if (weight.format == BF16) return alone<F32, BF16, RUNS>(x, weight, out, groups, tiles);
-  alone<F32, F32, RUNS>(x, weight, out, groups, tiles);
+template <int RUNS, int T, int BLOCKS>
+__device__ void alone_by_format(const View &x, const View &weight, const View &out, uint32_t groups, uint32_t tiles) {
+  if (x.format == BF16) return alone<BF16, F32, RUNS, T, BLOCKS>(x, weight, out, groups, tiles);
+  if (weight.format == BF16) return alone<F32, BF16, RUNS, T, BLOCKS>(x, weight, out, groups, tiles);
+  alone<F32, F32, RUNS, T, BLOCKS>(x, weight, out, groups, tiles);
 }
 
 extern "C" __global__ void __launch_bounds__(ALONE)
 short_alone(View x, View weight, View out, uint32_t groups, uint32_t tiles, uint32_t *) {
-  alone_by_format<WARPS>(x, weight, out, groups, tiles);
+  alone_by_format<WARPS, ALONE, 1>(x, weight, out, groups, tiles);
 }
 
 extern "C" __global__ void __launch_bounds__(ALONE)
 long_alone(View x, View weight, View out, uint32_t groups, uint32_t tiles, uint32_t *) {
-  alone_by_format<8 * WARPS>(x, weight, out, groups, tiles);
+  alone_by_format<8 * WARPS, ALONE, 1>(x, weight, out, groups, tiles);
+}
+
+extern "C" __global__ void __cluster_dims__(SHARED_BLOCKS) __launch_bounds__(SHARED)
+long_shared(View x, View weight, View out, uint32_t groups, uint32_t tiles, uint32_t *) {
+  alone_by_format<8 * WARPS, SHARED, SHARED_BLOCKS>(x, weight, out, groups, tiles);
 }

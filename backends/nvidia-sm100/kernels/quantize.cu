@@ -1,8 +1,9 @@
 // Rows to a scaled 8- or 4-bit format.
 //
 // Bytes: 2 or 4 read and about 1 or a half written per element. A warp takes 1024 columns of a row, eight to a lane four times over,
-// all of which it reads before it begins; the largest magnitude of a group is found by exchange among the lanes that hold it.
-#include "common/octet.cuh"
+// all of which it reads before it begins; the largest magnitude of a group is found by exchange among the lanes that hold it. From
+// BF16 to FP4, where the machine has no conversion, a lane takes sixteen columns twice.
+#include "common/sixteen.cuh"
 
 constexpr int THREADS = 128;
 constexpr int OCTETS = 4;
@@ -29,9 +30,35 @@ template <int F, int X, bool IS_WHOLE> __device__ void quantize_piece(const View
   }
 }
 
+// BF16 to FP4, on boundaries of 16 bytes.
+template <int F> __device__ void quantize_narrow(const View &x, const View &out, int64_t row, int first) {
+  constexpr int PARTS = OCTETS / 2;
+  const int columns = int(x.columns()), column = first + threadIdx.x % 32 * 16;
+  const unsigned char *from = matrix_row<BF16>(x, row) + 2 * int64_t(column);
+  Sixteen part[PARTS];
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) {
+    part[i] = {};
+    const uint4 *at = reinterpret_cast<const uint4 *>(from + i * 1024);
+    if (column + i * 512 < columns) part[i] = {at[0], at[1]};
+  }
+  unsigned char *to = matrix_row<F>(out, row), *scales = matrix_scales(out, row);
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) {
+    const CodedSixteen<F> coded = encode_sixteen<F>(part[i], from + i * 1024);
+    const int at = column + i * 512;
+    if (at >= columns) continue;
+    write_sixteen<F>(to + int64_t(at) / 2, coded);
+    if (at % group_of<F>() == 0) scales[at / group_of<F>()] = coded.scale;
+  }
+}
+
 template <int F> __device__ void quantize_as(const View &x, const View &out, int64_t row, int column) {
   if (x.format == BF16) {
-    if (has_whole_octets<BF16>(x)) return quantize_piece<F, BF16, true>(x, out, row, column);
+    if (has_whole_octets<BF16>(x)) {
+      if constexpr (F == FP8_ROW32) return quantize_piece<F, BF16, true>(x, out, row, column);
+      else return quantize_narrow<F>(x, out, row, column);
+    }
     return quantize_piece<F, BF16, false>(x, out, row, column);
   }
   if (has_whole_octets<F32>(x)) return quantize_piece<F, F32, true>(x, out, row, column);

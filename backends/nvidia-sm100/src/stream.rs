@@ -111,6 +111,16 @@ impl Stream {
         &self.faults
     }
 
+    /// Queues that `bytes` bytes become zero.
+    ///
+    /// # Safety
+    /// They are memory of the device that stays until the work is done.
+    pub(crate) unsafe fn zero(&self, at: CUdeviceptr, bytes: usize) -> Result<(), Fault> {
+        self.device.bind()?;
+        // SAFETY: the stream is alive; the caller promises the memory.
+        check("a fill", unsafe { sys::cuMemsetD8Async(at, 0, bytes, self.raw) })
+    }
+
     /// Waits for all work.
     pub(crate) fn sync(&self) -> Result<(), Fault> {
         self.device.bind()?;

@@ -9,12 +9,13 @@
 // output that is not there repeats the last one and is not written.
 //
 // Many rows: a warp has a tile of the product and a run to itself. It copies its chunks of both operands to its own part of shared
-// memory, some of them on their way, and waits for nobody else until the end. Few rows: a block has one element, a lane one chunk at a
-// time, straight from memory, and some threads add the chunks' sums as the cluster would.
+// memory, some of them on their way, and waits for nobody else until the end. Few rows: some blocks have one element, a lane one chunk
+// at a time, straight from memory, and some threads add the chunks' sums as the cluster would.
 #pragma once
 
 #include <cooperative_groups.h>
 
+#include "cluster.cuh"
 #include "values.cuh"
 
 constexpr int WARPS = 8, CHUNK = 32, CHUNKS = 32, SPAN = CHUNK * CHUNKS;
@@ -247,13 +248,18 @@ template <int X, int W, int R, int O, int STAGES, int CLUSTER> struct Product {
 // Sums of this many columns can be made by a block alone.
 constexpr int64_t MOST_ALONE = 65536;
 
-// One element by a block of T threads, in the order of RUNS runs.
-template <int X, int W, int RUNS, int T>
+// One element by a cluster of BLOCKS blocks of T threads, in the order of RUNS runs. Lanes take chunks straight from memory, a share in
+// every block; the first block gets the sums of all chunks and adds them. Blocks wait for each other once, while they load: nobody
+// writes to a block that has not begun.
+template <int X, int W, int RUNS, int T, int BLOCKS>
 __device__ inline void multiply_alone(const Rows<X> &x, const Rows<W> &w, const Block &b, const View &out) {
   __shared__ float parts[MOST_ALONE / CHUNK];
   __shared__ double sums[RUNS];
   const int chunks = chunks_of(b.columns);
-  for (int chunk = threadIdx.x; chunk < chunks; chunk += T) {
+  const uint32_t rank = BLOCKS == 1 ? 0 : cluster_rank();
+  if constexpr (BLOCKS > 1) cluster_arrive();
+  bool is_waited = BLOCKS == 1;
+  for (int chunk = int(rank) * T + threadIdx.x; chunk < chunks; chunk += T * BLOCKS) {
     float a[CHUNK / 8][8], c[CHUNK / 8][8], part = 0;
 #pragma unroll
     for (int e = 0; e < CHUNK / 8; ++e) {
@@ -265,13 +271,26 @@ __device__ inline void multiply_alone(const Rows<X> &x, const Rows<W> &w, const 
 #pragma unroll
       for (int i = 0; i < 8; ++i) part = __fmaf_rn(a[e][i], c[e][i], part);
     }
-    parts[chunk] = part;
+    if constexpr (BLOCKS == 1) {
+      parts[chunk] = part;
+    } else {
+      if (!is_waited) cluster_wait(), is_waited = true;
+      store_at_rank(reinterpret_cast<uint32_t *>(&parts[chunk]), 0, __float_as_uint(part));
+    }
   }
-  __syncthreads();
+  if constexpr (BLOCKS == 1) {
+    __syncthreads();
+  } else {
+    if (!is_waited) cluster_wait();
+    cluster_arrive();
+    // The others have written all that they have.
+    cluster_wait();
+    if (rank != 0) return;
+  }
   if (threadIdx.x < RUNS) {
     const Run run(b.columns, threadIdx.x, RUNS);
     double sum = 0;
-#pragma unroll 4
+#pragma unroll 8
     for (int chunk = run.first; chunk < run.end; ++chunk) sum += double(parts[chunk]);
     sums[threadIdx.x] = sum;
   }

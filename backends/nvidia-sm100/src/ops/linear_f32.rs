@@ -31,7 +31,20 @@ static ALONE: Tile = Tile {
     short: Function::new(&images::LINEAR_F32, c"short_alone"),
     long: Function::new(&images::LINEAR_F32, c"long_alone"),
 };
-/// Most rows and columns that it takes; the columns are those of kernels/common/product_f32.cuh.
+/// A cluster of blocks per element of a long sum, where there are multiprocessors for all.
+static SHARED: Tile = Tile {
+    rows: 1,
+    outputs: 1,
+    threads: 160,
+    cluster: 4,
+    shared_bytes: 0,
+    // Not asked for: a short sum has one block.
+    short: Function::new(&images::LINEAR_F32, c"long_shared"),
+    long: Function::new(&images::LINEAR_F32, c"long_shared"),
+};
+/// Most elements that it takes.
+const FEW_ELEMENTS: i64 = 32;
+/// Most rows and columns that they take; the columns are those of kernels/common/product_f32.cuh.
 const ALONE_ROWS: i64 = 8;
 const ALONE_COLUMNS: i64 = 65536;
 static SOME: Tile = Tile {
@@ -76,7 +89,7 @@ pub(super) fn launch(stream: &Stream, x: View, weight: View, out: View, groups: 
         rows(tile) * across * if is_long { tile.cluster } else { 1 }
     };
     let tile = if out.shape[2] <= ALONE_ROWS && weight.shape[3] <= ALONE_COLUMNS {
-        &ALONE
+        if is_long && out.shape[2] * weight.shape[2] <= FEW_ELEMENTS { &SHARED } else { &ALONE }
     } else if blocks(&MANY) >= BUSY {
         &MANY
     } else {
