@@ -1,4 +1,5 @@
-// `sparse_attention` of BF16 queries of 512 channels with rounded probabilities, by the matrix units of Hopper.
+// `sparse_attention` of BF16 queries of 512 channels with rounded probabilities, of rows of any length and tensors anywhere, by the
+// matrix units of Hopper. Rows of at most 640 listed slots have `sparse_attention_tiles.cu`.
 //
 // A cluster of 1, 2 or 4 blocks takes a row and 64 of its heads. It works in two phases, and both decode the entries straight
 // into the registers that the matrix instructions read, so that no decoded entry passes through shared memory:
@@ -692,8 +693,5 @@ __device__ void attend(const View &q, const Source &window, const Source &global
     ATTEND(C, W, IS_LONG, IS_ALIGNED);                                                                                                                 \
   }
 
-KERNEL(sparse_attention_mma_1, 1, 4, false, true)
-KERNEL(sparse_attention_mma_2, 2, 2, false, true)
-KERNEL(sparse_attention_mma_4, 4, 2, false, true)
 // Rows of any length, and tensors anywhere.
 KERNEL(sparse_attention_any, 4, 2, true, false)

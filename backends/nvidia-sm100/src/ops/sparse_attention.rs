@@ -36,7 +36,7 @@ struct Source {
     entries: u32,
 }
 
-// SAFETY: laid out as in `sparse_attention.cu` and `sparse_attention_mma.cu`.
+// SAFETY: laid out as in the kernels.
 unsafe impl Param for Source {}
 
 /// Bytes of shared memory that `entries` entries need: a score per head, an address, a distance.
@@ -91,42 +91,46 @@ struct Call {
     scale: f32,
 }
 
-/// What `sparse_attention_mma.cu` is made for: channels, heads of a cluster, entries of a chunk, chunks of a row that is not
-/// long, and the shared memory of a block.
+/// What `sparse_attention_tiles.cu` is made for: channels, heads of a cluster, entries of a chunk, chunks of a row, and the
+/// threads and the shared memory of a block. `sparse_attention_mma.cu` takes longer rows, with the same heads, and its own memory.
 mod matrix {
     pub(super) const DIM: i64 = 512;
     pub(super) const HEADS: i64 = 64;
     pub(super) const CHUNK: i64 = 64;
     pub(super) const MOST_CHUNKS: i64 = 10;
-    pub(super) const SHARED_BYTES: u32 = 232_448;
+    pub(super) const THREADS: u32 = 512;
+    pub(super) const SHARED_BYTES: u32 = 220_256;
+    pub(super) const LONG_THREADS: u32 = 256;
+    pub(super) const LONG_SHARED_BYTES: u32 = 232_448;
     /// Boundary of entries and rows.
     pub(super) const BOUNDARY: i64 = 16;
 }
 
-/// A kernel of `sparse_attention_mma.cu`, the blocks of its clusters, and the threads of a block.
+/// A kernel for the matrix units, and the blocks of its clusters.
 struct Clustered {
     function: Function,
     blocks: i64,
-    threads: u32,
 }
 
 impl Clustered {
-    const fn new(name: &'static std::ffi::CStr, blocks: i64, threads: u32) -> Self {
-        Self { function: Function::new(&images::SPARSE_ATTENTION_MMA, name), blocks, threads }
+    const fn new(name: &'static std::ffi::CStr, blocks: i64) -> Self {
+        Self { function: Function::new(&images::SPARSE_ATTENTION_TILES, name), blocks }
     }
 }
 
 /// From the largest cluster on.
 static SHORT: [Clustered; 3] = [
-    Clustered::new(c"sparse_attention_mma_4", 4, 256),
-    Clustered::new(c"sparse_attention_mma_2", 2, 256),
-    Clustered::new(c"sparse_attention_mma_1", 1, 512),
+    Clustered::new(c"sparse_attention_tiles_4", 4),
+    Clustered::new(c"sparse_attention_tiles_2", 2),
+    Clustered::new(c"sparse_attention_tiles_1", 1),
 ];
-/// For tensors anywhere and rows of any length.
-static ANYWHERE: [Clustered; 1] = [Clustered::new(c"sparse_attention_any", 4, 256)];
+/// For tensors anywhere.
+static ANYWHERE: [Clustered; 1] = [Clustered::new(c"sparse_attention_tiles_any", 1)];
+/// For rows of any length, by clusters of four.
+static LONG: Function = Function::new(&images::SPARSE_ATTENTION_MMA, c"sparse_attention_any");
 
 impl Call {
-    /// Whether formats and extents are those of `sparse_attention_mma.cu`.
+    /// Whether formats and extents are those of the kernels for the matrix units.
     fn suits_matrix_units(&self, rounds_probabilities: bool) -> bool {
         let suits = |source: &Source| {
             matches!(
@@ -153,18 +157,23 @@ impl Call {
         rows(&self.q) && rows(&self.out) && cache(&self.window) && cache(&self.global)
     }
 
-    /// Queues a kernel of `sparse_attention_mma.cu`. All of them give the same bits: few rows get large clusters.
+    /// Queues a kernel for the matrix units. Those for short rows give the same bits: few rows get large clusters.
     fn multiply(&self, stream: &Stream) -> Result<(), Fault> {
         let chunks = |source: &Source| (source.slots.columns() + matrix::CHUNK - 1) / matrix::CHUNK;
         let is_short = chunks(&self.window) + chunks(&self.global) <= matrix::MOST_CHUNKS;
-        let kernels: &[Clustered] = if is_short && self.is_aligned() { &SHORT } else { &ANYWHERE };
         let clusters = self.q.shape[1] * ((self.q.shape[2] + matrix::HEADS - 1) / matrix::HEADS).max(1);
         let room = i64::from(stream.device().multiprocessors());
-        let kernel =
-            kernels.iter().find(|kernel| clusters * kernel.blocks <= room).unwrap_or(&kernels[kernels.len() - 1]);
-        let mut grid = Grid::of_items(clusters * kernel.blocks * i64::from(kernel.threads), kernel.threads)?;
-        grid.shared_bytes = matrix::SHARED_BYTES;
+        let kernels: &[Clustered] = if self.is_aligned() { &SHORT } else { &ANYWHERE };
+        let fits = |kernel: &&Clustered| clusters * kernel.blocks <= room;
+        let kernel = kernels.iter().find(fits).unwrap_or(&kernels[kernels.len() - 1]);
+        let (function, blocks, threads, shared) = if is_short {
+            (&kernel.function, kernel.blocks, matrix::THREADS, matrix::SHARED_BYTES)
+        } else {
+            (&LONG, 4, matrix::LONG_THREADS, matrix::LONG_SHARED_BYTES)
+        };
+        let mut grid = Grid::of_items(clusters * blocks * i64::from(threads), threads)?;
+        grid.shared_bytes = shared;
         let &Self { q, window, global, sink, out, scale } = self;
-        launch!(stream, kernel.function, grid, q, window, global, sink, out, scale)
+        launch!(stream, function, grid, q, window, global, sink, out, scale)
     }
 }
