@@ -7,6 +7,7 @@
 // any block's. Pieces of 2048 columns: MTE2 reads, V encodes (common/encode.h) and decodes, MTE3 writes bytes at any address. S reads
 // the slots.
 #include "common/encode.h"
+#include "common/faults.h"
 #include "common/float_rows.h"
 #include "common/plain_bits.h"
 
@@ -14,17 +15,21 @@ using namespace AscendC;
 
 struct StoreKvCacheTiling {
   int64_t rows, columns, kv_stride, rounded_stride; // strides in elements
-  int64_t page_stride;                              // in bytes
+  int64_t page_stride, pages;                       // the stride in bytes
   uint32_t entries, format;
   int32_t kv_format, has_rounded;
 };
-static_assert(sizeof(StoreKvCacheTiling) == 56, "as in src/ops/store_kv_cache.rs");
+static_assert(sizeof(StoreKvCacheTiling) == 64, "as in src/ops/store_kv_cache.rs");
+
+// Places in the catalogue.
+constexpr uint32_t OP = 11, SLOTS = 1, BEYOND_CACHE = 3;
 
 // C is the cache format, X the rows' type as bits: uint32_t for F32, uint16_t for BF16.
 template <uint32_t C, class X> class Store {
 public:
-  __aicore__ inline void init(GM_ADDR kv, GM_ADDR slots, GM_ADDR cache, GM_ADDR rounded, const StoreKvCacheTiling &t) {
+  __aicore__ inline void init(GM_ADDR kv, GM_ADDR slots, GM_ADDR cache, GM_ADDR rounded, GM_ADDR faults, const StoreKvCacheTiling &t) {
     t_ = t;
+    faults_ = faults;
     kv_.SetGlobalBuffer(reinterpret_cast<__gm__ X *>(kv));
     slots_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t *>(slots));
     cache_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t *>(cache));
@@ -36,21 +41,26 @@ public:
     pipe_.InitBuffer(values_, PIECE * 4);
     pipe_.InitBuffer(decoded_, PIECE * 4);
     pipe_.InitBuffer(scratch_, 3 * PIECE * 4);
-    pipe_.InitBuffer(names_, SLOTS * 4);
+    pipe_.InitBuffer(names_, MOST_SLOTS * 4);
+    pipe_.InitBuffer(room_, 32);
     coder_.init(pipe_);
   }
 
   __aicore__ inline void run() {
     const int64_t block = GetBlockIdx(), blocks = GetBlockNum();
     const LocalTensor<int32_t> names = names_.template Get<int32_t>();
-    for (int64_t first = 0; first < t_.rows; first += SLOTS) {
-      const uint32_t count = static_cast<uint32_t>(least(t_.rows - first, SLOTS));
+    for (int64_t first = 0; first < t_.rows; first += MOST_SLOTS) {
+      const uint32_t count = static_cast<uint32_t>(least(t_.rows - first, MOST_SLOTS));
       DataCopyPad(names, slots_[first], DataCopyExtParams(1, count * 4, 0, 0, 0), DataCopyPadExtParams<int32_t>());
       order<HardEvent::MTE2_S>();
       for (uint32_t i = 0; i < count; ++i) {
         const int64_t slot = names.GetValue(i), row = first + i;
         if ((slot < 0 ? row : slot) % blocks != block) continue;
         if (slot < 0 && t_.has_rounded == 0) continue;
+        if (slot >= t_.pages * t_.entries) {
+          report_fault(room_.template Get<int32_t>(), faults_, OP, SLOTS, BEYOND_CACHE);
+          continue;
+        }
         store_row(row, slot);
       }
       order<HardEvent::S_MTE2>();
@@ -58,7 +68,7 @@ public:
   }
 
 private:
-  static constexpr uint32_t PIECE = CODED_COLUMNS, SLOTS = 2048;
+  static constexpr uint32_t PIECE = CODED_COLUMNS, MOST_SLOTS = 2048;
   static constexpr int32_t FORMAT = C == CACHE_FP8 ? FP8_ROW32 : C == CACHE_FP4_ROW16 ? FP4_ROW16 : FP4_ROW32;
   static constexpr bool IS_PLAIN = C == CACHE_F32 || C == CACHE_BF16;
 
@@ -143,35 +153,38 @@ private:
   }
 
   StoreKvCacheTiling t_;
+  GM_ADDR faults_;
   TPipe pipe_;
   Coder coder_;
   TQue<TPosition::VECIN, 2> in_;
   TQue<TPosition::VECOUT, 2> codes_, scales_, seen_;
-  TBuf<TPosition::VECCALC> values_, decoded_, scratch_, names_;
+  TBuf<TPosition::VECCALC> values_, decoded_, scratch_, names_, room_;
   GlobalTensor<X> kv_, rounded_;
   GlobalTensor<int32_t> slots_;
   GlobalTensor<uint8_t> cache_;
 };
 
-template <uint32_t C> __aicore__ inline void store(GM_ADDR kv, GM_ADDR slots, GM_ADDR cache, GM_ADDR rounded, const StoreKvCacheTiling &t) {
+template <uint32_t C> __aicore__ inline void store(GM_ADDR kv, GM_ADDR slots, GM_ADDR cache, GM_ADDR rounded, GM_ADDR faults,
+                                              const StoreKvCacheTiling &t) {
   if (t.kv_format == BF16) {
     Store<C, uint16_t> store;
-    store.init(kv, slots, cache, rounded, t);
+    store.init(kv, slots, cache, rounded, faults, t);
     store.run();
   } else {
     Store<C, uint32_t> store;
-    store.init(kv, slots, cache, rounded, t);
+    store.init(kv, slots, cache, rounded, faults, t);
     store.run();
   }
 }
 
-extern "C" __global__ __aicore__ void store_kv_cache(GM_ADDR kv, GM_ADDR slots, GM_ADDR cache, GM_ADDR rounded, GM_ADDR tiling) {
+extern "C" __global__ __aicore__ void store_kv_cache(GM_ADDR kv, GM_ADDR slots, GM_ADDR cache, GM_ADDR rounded, GM_ADDR faults,
+                                                            GM_ADDR tiling) {
   const StoreKvCacheTiling t = read_tiling<StoreKvCacheTiling>(tiling);
   switch (t.format) {
-  case CACHE_F32: return store<CACHE_F32>(kv, slots, cache, rounded, t);
-  case CACHE_BF16: return store<CACHE_BF16>(kv, slots, cache, rounded, t);
-  case CACHE_FP8: return store<CACHE_FP8>(kv, slots, cache, rounded, t);
-  case CACHE_FP4_ROW16: return store<CACHE_FP4_ROW16>(kv, slots, cache, rounded, t);
-  case CACHE_FP4_ROW32: return store<CACHE_FP4_ROW32>(kv, slots, cache, rounded, t);
+  case CACHE_F32: return store<CACHE_F32>(kv, slots, cache, rounded, faults, t);
+  case CACHE_BF16: return store<CACHE_BF16>(kv, slots, cache, rounded, faults, t);
+  case CACHE_FP8: return store<CACHE_FP8>(kv, slots, cache, rounded, faults, t);
+  case CACHE_FP4_ROW16: return store<CACHE_FP4_ROW16>(kv, slots, cache, rounded, faults, t);
+  case CACHE_FP4_ROW32: return store<CACHE_FP4_ROW32>(kv, slots, cache, rounded, faults, t);
   }
 }

@@ -167,6 +167,17 @@ template <class T> void ShiftRight(const LocalTensor<T> &dst, const LocalTensor<
   di_twin::map("ShiftRight", dst, src, count, twin_detail::to_right<T>(uint64_t(scalar)));
 }
 
+// Each element by its own number of bits, which is not negative and lies in an integer of the same size.
+template <class T, class U>
+void ShiftRight(const LocalTensor<T> &dst, const LocalTensor<T> &src0, const LocalTensor<U> &src1, const int32_t &count) {
+  static_assert(std::is_integral_v<T> && std::is_integral_v<U> && std::is_signed_v<U> && sizeof(T) == sizeof(U), "ShiftRight: integers of one size");
+  const uint32_t block = di_twin::Core::now().block();
+  di_twin::zip<false>("ShiftRight", dst, src0, src1, count, [block](T a, U by) {
+    if (by < 0) di_twin::wrong("block %u: ShiftRight by %lld bits", block, (long long)by);
+    return uint64_t(by) >= 8 * sizeof(T) ? T(a < 0 ? -1 : 0) : T(a >> by);
+  });
+}
+
 // dst += src0 * src1. Whether the device rounds the product first is not known: the twin does either, by the seed.
 template <class T> void MulAddDst(const LocalTensor<T> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, const int32_t &count) {
   static_assert(std::is_same_v<T, float>, "MulAddDst: float here");
