@@ -221,6 +221,20 @@ fn recorded_work_gives_the_bits_of_the_calls() {
     prints("graph", "cores=3", &["captured true, 3", "the end"]);
 }
 
+/// A developer's image in place of an embedded one is told from it, if only because it is none.
+#[test]
+fn a_developers_images_come_first() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rstd.so"), "no image").unwrap();
+    let variables = [("DEEPINFER_ASCEND_KERNELS", folder.path().to_str().unwrap())];
+    let Some(text) = child_with("waits", &variables) else { return };
+    let parts =
+        ["the kernels of rstd do not load (", "bytes are free): a wrong call (107000)", "no kernels of the host twin"];
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
 /// Neither the order of pipes, blocks and threads nor the number of cores shows in a result. What inexact instructions give is a
 /// function of the seed, so that only orders differ here.
 #[test]

@@ -6,14 +6,16 @@ use std::process::Command;
 
 use crate::images::Compiler;
 
-/// `twin/` stands where the vendor's headers would be. Contraction is off because a vector instruction rounds once.
-const FLAGS: [&str; 9] = [
+/// `twin/` stands where the vendor's headers would be. Contraction is off because a vector instruction rounds once;
+/// memory of a device has no type.
+const FLAGS: [&str; 10] = [
     "-std=c++17",
     "-O2",
     "-g0",
     "-fPIC",
     "-pthread",
     "-ffp-contract=off",
+    "-fno-strict-aliasing",
     "-fvisibility=default",
     "-Wall",
     "-Wno-unknown-pragmas",

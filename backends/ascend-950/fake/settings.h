@@ -6,6 +6,7 @@
 //   soc=Ascend950DT_9582     what the chip calls itself
 //   mapped=0                 host memory cannot be mapped into the device
 //   opapi=all                the vendor's ops are there (opapi.cpp); opapi=without:aclnnMatmul: all but one
+//   hccl_ms=10000            how long a rank waits for the others (10000)
 //   oom_at=12                the 12th allocation of device memory, counted from 1, does not fit
 //   lost_at=30               the device loses its heartbeat at the 30th piece of work that a stream runs
 //   wild_at=30               the 30th kernel that runs makes a wild access: 507035
@@ -36,7 +37,7 @@ struct Planned {
 };
 
 struct Settings {
-  uint64_t devices = 1, hbm = uint64_t(4) << 30, cores = 8, mapped = 1;
+  uint64_t devices = 1, hbm = uint64_t(4) << 30, cores = 8, mapped = 1, hccl_ms = 10000;
   uint64_t oom_at = 0, lost_at = 0, wild_at = 0, stuck_at = 0;
   std::string soc = "Ascend950DT_9582", opapi, count;
   std::vector<Planned> fails, losses;
@@ -62,7 +63,7 @@ struct Settings {
     if (name == "fail" || name == "lost") return plan(value, name == "lost");
     const std::map<std::string, uint64_t *> numbers = {
         {"devices", &devices}, {"hbm", &hbm},         {"cores", &cores},     {"mapped", &mapped},
-        {"oom_at", &oom_at},   {"lost_at", &lost_at}, {"wild_at", &wild_at}, {"stuck_at", &stuck_at}};
+        {"oom_at", &oom_at},   {"lost_at", &lost_at}, {"wild_at", &wild_at}, {"stuck_at", &stuck_at}, {"hccl_ms", &hccl_ms}};
     auto found = numbers.find(name);
     return found != numbers.end() && number(value, *found->second);
   }

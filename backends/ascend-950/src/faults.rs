@@ -64,7 +64,7 @@ impl FaultWord {
         }
         let acl = device.bind()?;
         // SAFETY: our own memory; the stream is alive.
-        check("the word of faults", unsafe { acl.aclrtMemsetAsync(self.address, BYTES, 0, BYTES, stream) })
+        check("the stream", unsafe { acl.aclrtMemsetAsync(self.address, BYTES, 0, BYTES, stream) })
     }
 
     /// Queues a copy to a slot, and says which copy it is.
@@ -86,7 +86,7 @@ impl FaultWord {
                 stream,
             )
         };
-        check("the word of faults", code).map(|()| number)
+        check("the stream", code).map(|()| number)
     }
 
     /// What copy `number` shows in its slot, unless it was reported before.

@@ -143,7 +143,7 @@ impl Stream {
         let kind = match (from_device, to_device) {
             (false, true) => sys::ACL_MEMCPY_HOST_TO_DEVICE,
             (true, false) => sys::ACL_MEMCPY_DEVICE_TO_HOST,
-            (true, true) if dst.addr() % COPY_ALIGN != 0 || src.addr() % COPY_ALIGN != 0 => {
+            (true, true) if !(dst.addr() | src.addr()).is_multiple_of(COPY_ALIGN) => {
                 // SAFETY: the caller's contract.
                 return unsafe { plain::copy(self, dst, src, bytes) };
             }

@@ -142,6 +142,43 @@ fn copies_within_the_device_take_every_address() {
     }
 }
 
+/// Has a kernel write where nothing is, and prints what becomes of it: the device is lost for the process.
+#[test]
+#[ignore = "part of a_wild_address_loses_the_device"]
+fn child_writes_where_nothing_is() {
+    let o = open();
+    let (_memory, memory) = o.alloc(DI_SPACE_DEVICE, 4096);
+    let (_other, other) = o.alloc(DI_SPACE_DEVICE, 64);
+    // One byte beyond the end, at an address that only the kernel takes.
+    o.copy(memory.wrapping_byte_add(1), memory.wrapping_byte_add(96), 4000, DI_COPY_D2D).unwrap();
+    println!("inside: {:?}", o.stream.sync());
+    // SAFETY: that nothing is there is the point: the twin does not touch it.
+    let wild = unsafe { crate::plain::copy(&o.stream, memory.wrapping_byte_add(4033), other, 64) };
+    println!("queued: {wild:?}");
+    let fault = o.stream.sync().unwrap_err();
+    println!("{:?} {fault}", fault.code);
+    println!("{:?}", o.backend.alloc(&o.device, DI_SPACE_DEVICE, 64, 64).err().map(|fault| fault.code));
+}
+
+#[test]
+fn a_wild_address_loses_the_device() {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "tests::child_writes_where_nothing_is", "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let wanted = [
+        "inside: Ok(())",
+        "queued: Ok(())",
+        "DeviceLost the stream: a kernel of the vector cores failed (507035): EF507035: copy: block ",
+        "beyond the end of an allocation of 4096 bytes",
+        "Some(DeviceLost)",
+    ];
+    for part in wanted {
+        assert!(text.contains(part), "{part:?} is missing in: {text}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn pinned_memory_is_the_hosts_and_the_devices() {
     let o = open();
