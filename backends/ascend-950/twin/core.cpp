@@ -23,6 +23,9 @@ std::string text(const char *format, va_list arguments) {
 int reader_of(Pipe pipe) { return pipe == V ? 0 : pipe == MTE3 ? 1 : 2; }
 constexpr Pipe READERS[3] = {V, MTE3, S};
 
+// Instructions of a stream before its numbers begin anew; they have 28 bits.
+constexpr uint32_t MOST_NUMBERED = 1u << 26;
+
 uint32_t packed(Pipe pipe, uint32_t number) { return uint32_t(pipe) << 28 | (number & 0x0FFFFFFFu); }
 
 } // namespace
@@ -72,8 +75,12 @@ void Core::push(Instruction &instruction) {
   if (instruction.global.count > 0 && instruction.global.is_write) flush_reads();
   instruction.issued = scalar_;
   instruction.issued.at[S] = ++time_;
-  if (instruction.kind == Instruction::RUN) instruction.number = ++stream.issued;
-  else instruction.number = stream.issued;
+  if (instruction.kind == Instruction::RUN) {
+    instruction.number = ++stream.issued;
+    names_[instruction.pipe].push_back(instruction.name);
+  } else {
+    instruction.number = stream.issued;
+  }
   Instruction *kept = take();
   // Only what is used of it.
   std::memcpy(static_cast<void *>(kept), &instruction, offsetof(Instruction, span));
@@ -275,7 +282,7 @@ void Core::compare(const Instruction &instruction, const Span &span, const Clock
       before = last;
       if ((last & 0x0FFFFFFFu) > known.at[last >> 28]) {
         wrong("block %u: %s of %s %s UB byte %u, which %s of %s wrote, and nothing orders the two", block_, instruction.name, name_of(pipe),
-              span.is_write ? "overwrites" : "reads", word * 4, writer_name_[word], name_of(Pipe(last >> 28)));
+              span.is_write ? "overwrites" : "reads", word * 4, writer_name(word), name_of(Pipe(last >> 28)));
       }
     }
     if (!span.is_write) return;
@@ -296,7 +303,6 @@ void Core::note(const Instruction &instruction, const Span &span) {
     const uint32_t mine = packed(pipe == S ? STORES : pipe, instruction.number);
     for_pieces(span, [&](uint32_t first, uint32_t end) {
       std::fill(written_ + first, written_ + end, mine);
-      std::fill(writer_name_ + first, writer_name_ + end, instruction.name);
     });
     return;
   }
@@ -306,6 +312,12 @@ void Core::note(const Instruction &instruction, const Span &span) {
   });
 }
 
+const char *Core::writer_name(uint32_t word) const {
+  const Pipe pipe = Pipe(written_[word] >> 28);
+  const uint32_t number = (written_[word] & 0x0FFFFFFFu) - before_.at[pipe];
+  return number > 0 && number <= names_[pipe].size() ? names_[pipe][number - 1] : "SetValue";
+}
+
 void Core::scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *name) {
   ++time_;
   for (uint32_t word = begin / 4; word <= (begin + bytes - 1) / 4; ++word) {
@@ -313,7 +325,7 @@ void Core::scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *
     const Pipe writer = Pipe(last >> 28);
     if (writer != STORES && number > scalar_.at[writer]) {
       wrong("block %u: %s of S %s UB byte %u, which %s of %s wrote, and nothing orders the two", block_, name, is_write ? "overwrites" : "reads",
-            word * 4, writer_name_[word], name_of(writer));
+            word * 4, writer_name(word), name_of(writer));
     }
     if (!is_write) {
       read_by_[reader_of(S)][word] = time_;
@@ -325,7 +337,6 @@ void Core::scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *
       }
     }
     written_[word] = packed(STORES, time_);
-    writer_name_[word] = name;
   }
   if (haste_ > 0 && random_.below(16) < haste_) step_any();
 }
@@ -480,9 +491,6 @@ uint32_t Core::init_buffer(uint32_t bytes, bool is_queue, int queue) {
   buffer.queue = queue;
   used_ += rounded;
   poison(buffer.begin, rounded);
-  const uint32_t first = buffer.begin / 4, words = rounded / 4;
-  std::fill_n(written_ + first, words, 0u);
-  for (auto &reads : read_by_) std::fill_n(reads + first, words, 0u);
   buffers_.push_back(buffer);
   if (is_queue) {
     // Ready, and free: the latter is set from the beginning.
@@ -598,17 +606,31 @@ void Core::release_event(uint32_t pair, uint32_t id) { taken_.at(pair * FLAG_IDS
 void Core::begin_block(uint32_t block) {
   block_ = block;
   used_ = 0;
-  time_ = pending_ = 0;
+  pending_ = 0;
   reads_ = {};
-  scalar_ = Clock();
+  // Numbers go on from block to block: what earlier blocks did lies before all that this one may know, and nothing is cleared. It is
+  // when the numbers come near to what a word holds.
+  bool is_full = time_ > MOST_NUMBERED;
+  for (const Stream &stream : streams_) is_full = is_full || stream.issued > MOST_NUMBERED;
+  if (is_full) {
+    time_ = 0;
+    for (Stream &stream : streams_) stream.issued = 0;
+    std::fill(std::begin(written_), std::end(written_), 0u);
+    for (auto &reads : read_by_) std::fill(std::begin(reads), std::end(reads), 0u);
+  }
+  for (int i = 0; i < PIPES; ++i) {
+    before_.at[i] = i == S || i == STORES ? time_ : streams_[i].issued;
+    names_[i].clear();
+  }
+  scalar_ = before_;
   atomic = 0;
   for (Stream &stream : streams_) {
     for (Instruction *instruction : stream.window) free_.push_back(instruction);
     for (Instruction *instruction : stream.rest) free_.push_back(instruction);
     stream.window.clear();
     stream.rest.clear();
-    stream.issued = stream.finished = 0;
-    stream.known = Clock();
+    stream.finished = stream.issued;
+    stream.known = before_;
   }
   flags_.resize(PAIRS * FLAG_IDS + 2 * MOST_BUFFERS);
   for (Flag &flag : flags_) {

@@ -210,6 +210,7 @@ private:
   void compare_writer(const GlobalState &state, Pipe pipe, const Clock &known, bool is_write, const char *name) const;
   void poison(uint32_t begin, uint32_t bytes);
   void begin_block(uint32_t block);
+  const char *writer_name(uint32_t word) const;
   void end_block();
   std::string waits() const;
 
@@ -221,9 +222,10 @@ private:
   alignas(64) unsigned char ub_[UB_BYTES];
   uint32_t used_ = 0; // bytes that InitBuffer gave out
   // Per word of the UB: the pipe and number of the last write, and of the last read by V, MTE3 and S.
-  uint32_t written_[UB_BYTES / 4], read_by_[3][UB_BYTES / 4];
-  // Names of the last writers, for messages.
-  const char *writer_name_[UB_BYTES / 4];
+  uint32_t written_[UB_BYTES / 4] = {}, read_by_[3][UB_BYTES / 4] = {};
+  // Names of the instructions of the block, in the order of their streams, and the numbers before them, for messages.
+  std::vector<const char *> names_[PIPES];
+  Clock before_;
 
   Stream streams_[PIPES];
   Clock scalar_; // what S knows

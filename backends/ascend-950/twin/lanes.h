@@ -37,13 +37,17 @@ struct Mask {
     Mask mask;
     mask.bits[0] = count >= 64 ? ~uint64_t(0) : (uint64_t(1) << count) - 1;
     mask.bits[1] = count >= 128 ? ~uint64_t(0) : count <= 64 ? 0 : (uint64_t(1) << (count - 64)) - 1;
+    mask.prefix = uint32_t(count);
     return mask;
   }
+  // So many first elements and no others; 0 if it was not given as a number.
+  uint32_t prefix = 0;
 };
 
 // Elements of one operand: of `per_repeat` elements each repeat takes.
 struct Steps {
   uint32_t per_block, block_step, repeat_step; // in elements
+  uint32_t block(uint32_t repeat, uint32_t b) const { return repeat * repeat_step + b * block_step; }
   uint32_t at(uint32_t repeat, uint32_t i) const { return repeat * repeat_step + i / per_block * block_step + i % per_block; }
 };
 
@@ -79,7 +83,16 @@ void operand(Instruction &instruction, const LocalTensor<T> &tensor, const Steps
   span.block_stride = uint32_t(steps.block_step * sizeof(T));
   span.repeats = repeats;
   span.repeat_stride = uint32_t(steps.repeat_step * sizeof(T));
-  if (span.blocks == 1) span.bytes = uint32_t(used * sizeof(T));
+  // What lies without a gap is one piece, and the same bytes again are none.
+  if (span.blocks == 1 || span.block_stride == span.bytes) {
+    span.blocks = 1;
+    span.bytes = uint32_t(used * sizeof(T));
+  }
+  if (span.repeat_stride == 0) span.repeats = 1;
+  if (span.blocks == 1 && span.repeat_stride == span.bytes) {
+    span.bytes *= span.repeats;
+    span.repeats = 1;
+  }
   instruction.span[instruction.spans++] = span;
 }
 
@@ -192,6 +205,18 @@ void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0
   const W *y = src1.twin_data();
   Core::now().issue(instruction, [=] {
     for (uint32_t r = 0; r < repeats; ++r) {
+      // Block by block where that is enough.
+      for (uint32_t begin = 0; begin < mask.prefix; begin += per_block) {
+        const uint32_t block = begin / per_block, count = mask.prefix - begin < per_block ? mask.prefix - begin : per_block;
+        T *out = to + d.block(r, block);
+        const U *left = x + a.block(r, block);
+        const W *right = y + b.block(r, block);
+        for (uint32_t i = 0; i < count; ++i) {
+          if constexpr (is_update) out[i] = f(left[i], right[i], out[i]);
+          else out[i] = f(left[i], right[i]);
+        }
+      }
+      if (mask.prefix > 0) continue;
       for (uint32_t i = 0; i < per_repeat; ++i) {
         if (!mask.has(i)) continue;
         if constexpr (is_update) to[d.at(r, i)] = f(x[a.at(r, i)], y[b.at(r, i)], to[d.at(r, i)]);

@@ -151,9 +151,13 @@ void reduce_repeats(const char *name, const LocalTensor<T> &dst, const LocalTens
     for (uint32_t r = 0; r < count; ++r) {
       T value[lanes];
       bool is_in[lanes];
-      for (uint32_t i = 0; i < lanes; ++i) {
-        is_in[i] = mask.has(i);
-        value[i] = is_in[i] ? from[steps.at(r, i)] : T{};
+      constexpr uint32_t unit = BLOCK_BYTES / sizeof(T);
+      for (uint32_t begin = 0; begin < lanes; begin += unit) {
+        const T *block = from + steps.block(r, begin / unit);
+        for (uint32_t i = begin; i < begin + unit; ++i) {
+          is_in[i] = mask.has(i);
+          value[i] = is_in[i] ? block[i - begin] : T{};
+        }
       }
       f(to + r * step, value, is_in);
     }
