@@ -9,7 +9,8 @@ use crate::images::Compiler;
 /// Where a toolkit keeps the compiler.
 const PLACES: [&str; 3] = ["bin/bisheng", "compiler/ccec_compiler/bin/bisheng", "tools/bisheng_compiler/bin/bisheng"];
 
-const FLAGS: [&str; 6] = ["-x", "asc", "-O2", "-std=c++17", "--npu-arch=dav-3510", "-shared"];
+/// Contraction is off because the scalar pipe has to round as the contracts say.
+const FLAGS: [&str; 7] = ["-x", "asc", "-O2", "-std=c++17", "-ffp-contract=off", "--npu-arch=dav-3510", "-shared"];
 
 /// `bisheng` of an installed toolkit.
 pub(crate) struct Bisheng {

@@ -56,7 +56,6 @@ private:
     const LocalTensor<float> sum = sum_.Get<float>();
     vector_barrier();
     Duplicate(sum, 0.0f, static_cast<int32_t>(whole_blocks(count)));
-    vector_barrier();
     // A place with its index below it, so that a row that is named twice comes twice.
     int64_t latest = -1;
     while (true) {
@@ -73,11 +72,11 @@ private:
     store_floats(results_, out_[row * t.out_stride + at], sum, count);
   }
 
+  // V is done with the sum before once it has loaded the term.
   __aicore__ inline void add(const GlobalTensor<X> &from, uint32_t count) {
     const LocalTensor<float> term = term_.Get<float>(), sum = sum_.Get<float>();
     load_floats(in_, term, from, count);
     Add(sum, sum, term, static_cast<int32_t>(count));
-    vector_barrier();
   }
 
   TPipe pipe_;

@@ -162,7 +162,8 @@ private:
     const LocalTensor<int32_t> scratch = scratch_.Get<int32_t>();
     score_keys(keys, scores, marks, scratch, NO_SCORE, lanes);
     if (scale_ != 1.0f) {
-      // What is a score was marked; a product may overflow, and stays one.
+      // A product may overflow: what is a score stays one.
+      Compares(marks, keys, NO_SCORE, CMPMODE::GT, lanes);
       Muls(scores, scores, scale_, static_cast<int32_t>(lanes));
       vector_barrier();
       order_keys(keys, scores.ReinterpretCast<int32_t>(), scratch, lanes);

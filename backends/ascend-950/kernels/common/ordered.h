@@ -16,7 +16,7 @@ __aicore__ inline void order_keys(const AscendC::LocalTensor<int32_t> &keys, con
   // scratch: the magnitude where it is negative, else 0.
   ShiftRight(scratch, bits, 31, n);
   vector_barrier();
-  Ands(keys, bits, static_cast<int32_t>(MAGNITUDE_BITS), n);
+  and_bits(keys, bits, MAGNITUDE_BITS, n);
   vector_barrier();
   And(scratch, scratch, keys, n);
   vector_barrier();
@@ -26,21 +26,23 @@ __aicore__ inline void order_keys(const AscendC::LocalTensor<int32_t> &keys, con
   vector_barrier();
 }
 
-// Where `scores` is above -infinity its key, else `none`. `is_score` gets a bit per element; `scratch` and `keys` lie apart from all.
-// What came before in V is done; behind it V sees the keys.
+// Where `scores` is above -infinity its key, else `none`, which is at most LOWEST_SCORE. `mark` has room for a bit per element; all
+// tensors lie apart. What came before in V is done; behind it V sees the keys.
 __aicore__ inline void score_keys(const AscendC::LocalTensor<int32_t> &keys, const AscendC::LocalTensor<float> &scores,
-                                  const AscendC::LocalTensor<uint8_t> &is_score, const AscendC::LocalTensor<int32_t> &scratch, int32_t none,
+                                  const AscendC::LocalTensor<uint8_t> &mark, const AscendC::LocalTensor<int32_t> &scratch, int32_t none,
                                   uint32_t count) {
   using namespace AscendC;
+  const LocalTensor<float> selected = keys.ReinterpretCast<float>();
+  const float other = float_of(static_cast<uint32_t>(none));
   order_keys(keys, scores.ReinterpretCast<int32_t>(), scratch, count);
-  // Scores are neighbours: counted from the lowest finite one, all else is beyond the highest.
-  const LocalTensor<uint32_t> place = scratch.ReinterpretCast<uint32_t>();
-  Adds(place, keys.ReinterpretCast<uint32_t>(), 0x7F7FFFFFu, static_cast<int32_t>(count));
+  // A NaN is beyond the infinities, on either side.
+  Compares(mark, keys, LOWEST_SCORE, CMPMODE::GT, count);
   vector_barrier();
-  Compares(is_score, place, 0xFEFFFFFFu, CMPMODE::LE, count);
+  Select(selected, mark, selected, other, SELMODE::VSEL_TENSOR_SCALAR_MODE, count);
   vector_barrier();
-  Select(keys.ReinterpretCast<float>(), is_score, keys.ReinterpretCast<float>(), float_of(static_cast<uint32_t>(none)),
-         SELMODE::VSEL_TENSOR_SCALAR_MODE, count);
+  Compares(mark, keys, HIGHEST_SCORE, CMPMODE::LE, count);
+  vector_barrier();
+  Select(selected, mark, selected, other, SELMODE::VSEL_TENSOR_SCALAR_MODE, count);
   vector_barrier();
 }
 
@@ -51,7 +53,7 @@ __aicore__ inline void scores_of_keys(const AscendC::LocalTensor<float> &scores,
   const int32_t n = static_cast<int32_t>(count);
   vector_barrier();
   Abs(scratch, keys, n);
-  Ands(scores.ReinterpretCast<int32_t>(), keys, static_cast<int32_t>(SIGN_BIT), n);
+  and_bits(scores.ReinterpretCast<int32_t>(), keys, SIGN_BIT, n);
   vector_barrier();
   Or(scores.ReinterpretCast<int32_t>(), scores.ReinterpretCast<int32_t>(), scratch, n);
   vector_barrier();
