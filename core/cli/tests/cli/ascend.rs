@@ -1,8 +1,11 @@
-//! The ascend backend on its host twin, as a user meets it. What goes wrong in a runtime is in `tests/tests/ascend.rs`.
+//! The ascend backend on its host twin, as a user meets it, with faults on purpose (`backends/ascend-950/fake/settings.h`). What
+//! becomes of single calls is in `tests/tests/ascend.rs`.
 
+use std::collections::HashMap;
+use std::fs;
 use std::process::Command;
 
-use crate::command::{Run, command, finish};
+use crate::command::{Run, command, finish, json_lines};
 
 fn on_twin(args: &[&str], settings: &str) -> Command {
     let mut command = command(args);
@@ -56,4 +59,94 @@ fn the_twin_is_used_only_when_it_is_named() {
         "{text}"
     );
     assert!(!text.contains("selected: ascend"), "{text}");
+}
+
+/// Generates a few tokens; `None` where the plugin was built without the twin.
+fn generates(tokens: &str, settings: &str) -> Option<Run> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = on_twin(&["generate", "Hello", "--max-tokens", tokens], settings);
+    let run = finish(command.env("DEEPINFER_FLIGHT_RECORDER", folder.path()));
+    assert!(!run.stderr.contains("panicked"), "{settings}: {}", run.stderr);
+    if run.stderr.contains("was built without its Ascend kernels") || run.stderr.contains("no CANN") {
+        eprintln!("skipped: the ascend backend was built without the host twin");
+        return None;
+    }
+    Some(run)
+}
+
+/// Generating must end with this code and a sentence that has these parts.
+#[track_caller]
+fn fails(settings: &str, code: i32, parts: &[&str]) {
+    let Some(run) = generates("4", settings) else { return };
+    assert_eq!(run.code, Some(code), "{settings}: {run:?}");
+    for part in parts {
+        assert!(run.stderr.contains(part), "{settings}: {part:?} is missing in: {}", run.stderr);
+    }
+}
+
+#[test]
+fn memory_that_is_not_there_before_the_first_step() {
+    // Refused by the plan, before anything is loaded.
+    fails("hbm=9000000", 2, &["of the device's", "free bytes may be used"]);
+    // Somebody else takes it after the plan was made.
+    fails("oom_at=3", 1, &["64 bytes of device memory are needed, but", "are free: out of memory (207001)"]);
+}
+
+/// The kernels of an op are loaded when it runs first, so that a prompt can find the memory taken.
+#[test]
+fn memory_that_runs_out_in_a_prefill_ends_that_request_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl");
+    let line = |id: &str| format!("{{\"id\": \"{id}\", \"prompt\": \"Hello\", \"max_tokens\": 2}}\n");
+    fs::write(&input, ["a", "b"].map(line).concat()).unwrap();
+    let args = ["generate", "--prompts", input.to_str().unwrap(), "--max-num-seqs", "1"];
+    let mut command = on_twin(&args, "fail=aclrtBinaryLoadFromData:9:207001");
+    let run = finish(command.env("DEEPINFER_FLIGHT_RECORDER", folder.path()));
+    if run.stderr.contains("was built without its Ascend kernels") || run.stderr.contains("no CANN") {
+        return;
+    }
+    let results = json_lines(&run.stdout);
+    assert_eq!((run.code, results.len()), (Some(1), 2), "{run:?}");
+    let error = results[0]["error"]["message"].as_str().unwrap_or_else(|| panic!("{run:?}"));
+    assert!(error.contains("device memory is not available") && error.contains("bytes are free"), "{error}");
+    assert_eq!(results[1]["token_ids"].as_array().map(Vec::len), Some(2), "{run:?}");
+}
+
+#[test]
+fn a_device_that_is_lost_in_a_step_ends_every_request_with_a_sentence() {
+    for (settings, sentence) in [
+        ("wild_at=600", "a kernel of the vector cores failed (507035)"),
+        ("stuck_at=600", "a kernel of the vector cores did not come to an end (507034)"),
+        ("lost=aclrtSynchronizeEvent:2", "the device lost its heartbeat (507010)"),
+        ("lost=aclrtLaunchKernelWithHostArgs:600", "the device lost its heartbeat (507010)"),
+    ] {
+        let advice = "nothing works on this device any more in this process: start it again";
+        fails(settings, 1, &["error: ", "the device is lost: ascend/", sentence, advice]);
+    }
+}
+
+/// A wait that takes too long is made again, and nobody notices.
+#[test]
+fn a_slow_wait_changes_nothing() {
+    let texts = ["", "fail=aclrtSynchronizeEvent:2:507047"].map(|settings| generates("4", settings));
+    let [Some(usual), Some(slow)] = texts else { return };
+    assert_eq!(usual.succeeded(), slow.succeeded());
+}
+
+/// The host waits once per step, for the tokens, and never for a stream, however many steps there are; nothing is allocated.
+#[test]
+fn the_host_waits_once_per_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("calls");
+    let run = |tokens: &str| -> Option<HashMap<String, usize>> {
+        generates(tokens, &format!("count={}", file.display()))?.succeeded();
+        let text = fs::read_to_string(&file).unwrap();
+        let counts = text.lines().map(|line| line.split_once(' ').unwrap());
+        Some(counts.map(|(name, n)| (name.to_owned(), n.parse().unwrap())).collect())
+    };
+    let (Some(few), Some(many)) = (run("4"), run("12")) else { return };
+    let more = |name: &str| many[name] - few.get(name).copied().unwrap_or(0);
+    assert_eq!(more("aclrtSynchronizeStream"), 0, "{few:?} {many:?}");
+    assert_eq!(more("aclrtSynchronizeEvent"), 8, "{few:?} {many:?}");
+    assert_eq!(more("aclrtMalloc") + more("aclrtMallocHost"), 0, "{few:?} {many:?}");
 }
