@@ -7,6 +7,7 @@
 // finds the members, MTE2 reads them one below the other, V does the rest, channel by channel: the largest score, the exponentials of
 // the differences to it, within an ulp, their sum and that of the products in the order of positions, and a quotient. All of it is
 // F32. update_state: a block has a run of requests; MTE2 reads rows and MTE3 writes them. S checks what the host cannot see.
+#include "common/division.h"
 #include "common/faults.h"
 #include "common/float_rows.h"
 #include "common/requests.h"
@@ -30,7 +31,6 @@ constexpr uint32_t OP = 14;
 enum Argument : uint32_t { LATENT, SCORE, STATE, GROUP_ROW, POSITIONS, ROW_REQUEST, REQUEST_START, STATE_SLOT };
 enum Rule : uint32_t { RATIO_LOW, RATIO_HIGH, SLOT_RANGE, START_END, START_ORDER, GROUP_RANGE, NOT_ITS_ROW, BEFORE_BEGINNING, SLOT_TAKEN };
 
-static constexpr DivConfig EXACT = {DivAlgo::PRECISION_0ULP_FTZ_FALSE};
 static constexpr ExpConfig KEEPING = {ExpAlgo::PRECISION_1ULP_FTZ_FALSE};
 
 // Elements of the scores of all members of a piece, and of one.
@@ -163,7 +163,7 @@ private:
       Add(latents, latents, latents[place(k)], n);
     }
     vector_barrier();
-    Div<float, EXACT>(latents, latents, weights, n);
+    Div<float, EXACT_DIVISION>(latents, latents, weights, n);
   }
 
   const CompressTiling t_;

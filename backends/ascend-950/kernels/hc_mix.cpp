@@ -7,6 +7,7 @@
 //
 // sigmoid(x) is exp(min(x, 0)) / (1 + exp(-|x|)), which has small results as small numbers. Everything is F32; exponentials are within
 // an ulp, quotients exact to the half, and both keep denormals.
+#include "common/division.h"
 #include "common/rows.h"
 #include "common/sync.h"
 #include "common/tiling.h"
@@ -22,7 +23,6 @@ struct HcMixTiling {
 };
 static_assert(sizeof(HcMixTiling) == 64, "as in src/ops/hc_mix.rs");
 
-static constexpr DivConfig EXACT = {DivAlgo::PRECISION_0ULP_FTZ_FALSE};
 static constexpr ExpConfig KEEPING = {ExpAlgo::PRECISION_1ULP_FTZ_FALSE};
 
 class HcMix {
@@ -136,7 +136,7 @@ private:
     vector_barrier();
     Adds(e, e, 1.0f, both);
     vector_barrier();
-    Div<float, EXACT>(x, x, e, both);
+    Div<float, EXACT_DIVISION>(x, x, e, both);
     vector_barrier();
     Adds(x, x, t_.eps, part);
     Muls(post, post, 2.0f, part);
@@ -160,7 +160,7 @@ private:
   __aicore__ inline void divide_rows() {
     const uint8_t c = static_cast<uint8_t>(c_);
     for (int32_t j = 0; j < c_; ++j) {
-      Div<float, true, EXACT>(matrix(0, j), matrix(0, j), sums_.Get<float>(), ONE, c, BinaryRepeatParams(1, 1, 1, c, c, 1));
+      Div<float, true, EXACT_DIVISION>(matrix(0, j), matrix(0, j), sums_.Get<float>(), ONE, c, BinaryRepeatParams(1, 1, 1, c, c, 1));
     }
     vector_barrier();
   }
@@ -174,7 +174,7 @@ private:
       Add(sum, sum, matrix(i, 0), row);
     }
     vector_barrier();
-    for (int32_t i = 0; i < c_; ++i) Div<float, EXACT>(matrix(i, 0), matrix(i, 0), sum, row);
+    for (int32_t i = 0; i < c_; ++i) Div<float, EXACT_DIVISION>(matrix(i, 0), matrix(i, 0), sum, row);
     vector_barrier();
   }
 
