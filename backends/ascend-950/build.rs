@@ -13,7 +13,7 @@ mod images;
 mod twin;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{env, fs};
 
 /// What `src/image.rs` includes.
@@ -48,7 +48,7 @@ fn main() {
             let images = images::compile(&compiler, &names, &output);
             Built { mode: "cann", problem: String::new(), images: images.into_iter().map(Some).collect(), fake: None }
         }
-        "twin" => match twin::Gcc::find(&root, &output) {
+        "twin" => match twin::Gcc::find(&root, &output, cc::Build::new().opt_level(2).clone()) {
             Ok(compiler) => {
                 println!("cargo::rustc-cfg=ascend_twin");
                 let images = images::compile(&compiler, &names, &output).into_iter().map(Some).collect();
@@ -91,9 +91,4 @@ fn table(names: &[String], built: &Built) -> String {
         .expect("a string grows");
     }
     text
-}
-
-/// The part of a path that does not depend on where the repository lies.
-fn relative<'a>(path: &'a Path, root: &Path) -> &'a Path {
-    path.strip_prefix(root).unwrap_or(path)
 }

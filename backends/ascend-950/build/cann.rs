@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::images::Compiler;
+use crate::images::{Compiler, relative};
 
 /// Where a toolkit keeps the compiler.
 const PLACES: [&str; 3] = ["bin/bisheng", "compiler/ccec_compiler/bin/bisheng", "tools/bisheng_compiler/bin/bisheng"];
@@ -52,12 +52,12 @@ impl Compiler for Bisheng {
     fn run(&self, source: &Path, image: &Path) -> Result<(), String> {
         let mut command = Command::new(&self.program);
         command.current_dir(&self.root).args(FLAGS).args(["-I", "kernels"]);
-        let run = command.arg(crate::relative(source, &self.root)).arg("-o").arg(image).output();
+        let run = command.arg(relative(source, &self.root)).arg("-o").arg(image).output();
         let run = run.map_err(|e| format!("{} does not run: {e}", self.program.display()))?;
         if run.status.success() {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&run.stderr);
-        Err(format!("{} is not compiled ({}):\n{said}", crate::relative(source, &self.root).display(), run.status))
+        Err(format!("{} is not compiled ({}):\n{said}", relative(source, &self.root).display(), run.status))
     }
 }

@@ -90,8 +90,13 @@ fn key(identity: &str, source: &Path, folders: &[PathBuf], root: &Path) -> Resul
     let mut hasher = DefaultHasher::new();
     identity.hash(&mut hasher);
     for file in files {
-        crate::relative(&file, root).hash(&mut hasher);
+        relative(&file, root).hash(&mut hasher);
         fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?.hash(&mut hasher);
     }
     Ok(hasher.finish())
+}
+
+/// The part of a path that does not depend on where the repository lies.
+pub(crate) fn relative<'a>(path: &'a Path, root: &Path) -> &'a Path {
+    path.strip_prefix(root).unwrap_or(path)
 }

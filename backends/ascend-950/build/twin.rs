@@ -4,13 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::images::Compiler;
+use crate::images::{Compiler, relative};
 
 /// `twin/` stands where the vendor's headers would be. Contraction is off because a vector instruction rounds once;
 /// memory of a device has no type.
-const FLAGS: [&str; 10] = [
+const FLAGS: [&str; 9] = [
     "-std=c++17",
-    "-O2",
     "-g0",
     "-fPIC",
     "-pthread",
@@ -31,9 +30,9 @@ pub(crate) struct Gcc {
 }
 
 impl Gcc {
-    /// The compiler that Cargo's users choose by `CXX`.
-    pub(crate) fn find(root: &Path, output: &Path) -> Result<Self, String> {
-        let mut build = cc::Build::new();
+    /// The compiler that Cargo's users choose by `CXX`. `build` says how much it optimises, and for which machine where Cargo does
+    /// not.
+    pub(crate) fn find(root: &Path, output: &Path, mut build: cc::Build) -> Result<Self, String> {
         build.cpp(true).cargo_metadata(false).cargo_warnings(false).warnings(false).out_dir(output);
         let tool = build.try_get_compiler().map_err(|e| format!("no C++ compiler: {e}"))?;
         if !tool.is_like_gnu() && !tool.is_like_clang() {
@@ -42,7 +41,7 @@ impl Gcc {
         let printed = Command::new(tool.path()).arg("--version").output();
         let printed = printed.map_err(|e| format!("no C++ compiler: {} does not run: {e}", tool.path().display()))?;
         let version = String::from_utf8_lossy(&printed.stdout).into_owned();
-        let identity = format!("{version}{FLAGS:?}{:?}", std::env::var_os("CXXFLAGS"));
+        let identity = format!("{version}{FLAGS:?}{:?}", tool.args());
         let mut gcc = Self { root: root.to_owned(), identity, tool, objects: Vec::new() };
         let objects = sources(&root.join("twin")).into_iter().map(|source| gcc.image(&source, output));
         gcc.objects = objects.collect::<Result<_, _>>().unwrap_or_else(|problem| panic!("{problem}"));
@@ -53,10 +52,11 @@ impl Gcc {
     pub(crate) fn fake(&self, output: &Path) -> PathBuf {
         self.image(&self.root.join("fake/ascendcl.cpp"), output).unwrap_or_else(|problem| panic!("{problem}"))
     }
+}
 
-    fn is_of(&self, source: &Path, folder: &str) -> bool {
-        source.starts_with(self.root.join(folder))
-    }
+/// Whether a source lies in a folder of this name: that of the crate, or a changed copy of it elsewhere.
+fn is_of(source: &Path, folder: &str) -> bool {
+    source.parent().is_some_and(|parent| parent.ends_with(folder))
 }
 
 /// The C++ files of a folder, sorted.
@@ -82,25 +82,25 @@ impl Compiler for Gcc {
     }
 
     fn extension(&self, source: &Path) -> &'static str {
-        if self.is_of(source, "twin") { "o" } else { "so" }
+        if is_of(source, "twin") { "o" } else { "so" }
     }
 
     fn run(&self, source: &Path, image: &Path) -> Result<(), String> {
         let mut command = self.tool.to_command();
         // Messages name sources by a path that does not depend on where the repository lies.
         command.current_dir(&self.root).args(FLAGS).args(["-I", "twin", "-I", "kernels"]);
-        command.arg(crate::relative(source, &self.root));
-        if self.is_of(source, "twin") {
+        command.arg(relative(source, &self.root));
+        if is_of(source, "twin") {
             command.arg("-c");
         } else {
             command.arg("-shared");
         }
-        if self.is_of(source, "kernels") {
+        if is_of(source, "kernels") {
             command.args(&self.objects);
         }
-        if self.is_of(source, "fake") {
+        if is_of(source, "fake") {
             let parts = sources(&self.root.join("fake")).into_iter().filter(|part| part != source);
-            command.args(parts.map(|part| crate::relative(&part, &self.root).to_owned()));
+            command.args(parts.map(|part| relative(&part, &self.root).to_owned()));
         }
         let run = command.args(["-ldl", "-o"]).arg(image).output();
         let run = run.map_err(|e| format!("{} does not run: {e}", self.tool.path().display()))?;
@@ -108,6 +108,6 @@ impl Compiler for Gcc {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&run.stderr);
-        Err(format!("{} is not compiled ({}):\n{said}", crate::relative(source, &self.root).display(), run.status))
+        Err(format!("{} is not compiled ({}):\n{said}", relative(source, &self.root).display(), run.status))
     }
 }
