@@ -1,8 +1,7 @@
 // weight * x / sqrt(mean of squares + eps), row by row.
 //
 // Bytes: the row read and written, once. Flops: a multiply-add and two products an element. A block of four warps takes rows one after the
-// other, the next ones on their way to its shared memory; a warp takes some short rows at once; and where there are few rows, a block
-// has one, an octet a thread. All give the same bits.
+// other, the next ones on their way to its shared memory; a warp takes some short rows at once.
 //
 // Order of the sum: place t of 128 adds the sums of octets t, t + 128, ..., each summed element by element; lane l adds places l, l + 32,
 // l + 64 and l + 96, and a tree adds the lanes. In F32 as long as the mean square is far from the ends of F32. A row for which it is not,
@@ -16,7 +15,6 @@ constexpr int WARP_STEP = 32 * 8, STEP = THREADS * 8;
 // Octets that a thread of a block keeps of a row: up to 5120 columns of BF16. Rows on their way.
 template <int F> constexpr int KEPT = F == BF16 ? 5 : 2;
 constexpr int AHEAD = 4, PIECES = 5;
-constexpr int MOST_FEW_THREADS = 1024;
 
 // A mean square that F32 is good for. Its inverse root is kept times 2^43: so no product of it with an element is subnormal, and the
 // weight makes up for it.
@@ -201,33 +199,6 @@ template <int X, int W> __device__ void by_block(const View &x, const View &weig
   }
 }
 
-// A row by a block with a thread for each octet, of which place t + 128 k has octet t + 128 k.
-template <int X, int W, bool IS_WHOLE> __device__ void by_octet(const View &x, const View &weight, const View &out, float eps, double *scratch) {
-  const Row<X, W, IS_WHOLE> row(x, weight, out, blockIdx.x);
-  const int column = int(threadIdx.x) * 8;
-  const Octet<X> kept = row.read(column);
-  const Octet<W> weights = row.gain(column);
-  const auto sums = [&](auto sum) {
-    using Sum = decltype(sum);
-    Sum *places = reinterpret_cast<Sum *>(scratch);
-    __syncthreads();
-    places[threadIdx.x] = squares_of<Sum, X>(kept);
-    __syncthreads();
-#pragma unroll
-    for (int v = 0; v < WARPS; ++v) {
-      Sum place = 0;
-      for (int at = 32 * v + threadIdx.x % 32; at < int(blockDim.x); at += THREADS) place += places[at];
-      sum += place;
-    }
-    return sum_over_lanes(sum);
-  };
-  const Factor factor = factor_of(sums, row.columns, eps);
-  float gain[8];
-  const bool is_narrow = move_gains<W>(weights, gain) && factor.is_moved;
-  if (is_narrow && column < row.columns) row.scale(column, kept, gain, factor.moved());
-  if (!is_narrow) row.scale_rest(column, MOST_FEW_THREADS * 8, factor, 0);
-}
-
 // Some rows by a warp, which keeps them: OCTETS octets of each a lane.
 template <int X, int W, bool IS_WHOLE, int OCTETS, int ROWS>
 __device__ void by_warp(const View &x, const View &weight, const View &out, float eps) {
@@ -251,7 +222,12 @@ __device__ void by_warp(const View &x, const View &weight, const View &out, floa
     const auto sums = [&](auto sum) {
       using Sum = decltype(sum);
 #pragma unroll
-      for (int v = 0; v < OCTETS; ++v) sum += squares_of<Sum, X>(kept[r][v]);
+      for (int v = 0; v < WARPS && v < OCTETS; ++v) {
+        Sum place = 0;
+#pragma unroll
+        for (int k = v; k < OCTETS; k += WARPS) place += squares_of<Sum, X>(kept[r][k]);
+        sum += place;
+      }
       return sum_over_lanes(sum);
     };
     const Factor factor = factor_of(sums, columns, eps);
@@ -292,12 +268,6 @@ struct ByBlock {
     }
   }
 };
-struct ByOctet {
-  double *scratch;
-  template <int X, int W, bool IS_WHOLE> __device__ void run(const View &x, const View &weight, const View &out, float eps) const {
-    by_octet<X, W, IS_WHOLE>(x, weight, out, eps, scratch);
-  }
-};
 template <int OCTETS, int ROWS> struct ByWarp {
   template <int X, int W, bool IS_WHOLE> __device__ void run(const View &x, const View &weight, const View &out, float eps) const {
     by_warp<X, W, IS_WHOLE, OCTETS, X == BF16 || ROWS == 1 ? ROWS : ROWS / 2>(x, weight, out, eps);
@@ -326,18 +296,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) rms_norm(View x, View w
   normalise_as(ByBlock{&shared}, x, weight, out, eps);
 }
 
-// A block for each row, of as many threads as it has octets, a multiple of 32.
-extern "C" __global__ void __launch_bounds__(MOST_FEW_THREADS) rms_norm_few(View x, View weight, View out, float eps, uint32_t *) {
-  __shared__ double scratch[MOST_FEW_THREADS];
-  normalise_as(ByOctet{scratch}, x, weight, out, eps);
-}
-
 // Rows of at most 512 columns: a warp for each four of BF16, or two of F32.
 extern "C" __global__ void __launch_bounds__(THREADS, 5) rms_norm_512(View x, View weight, View out, float eps, uint32_t *) {
   normalise_as(ByWarp<2, 4>(), x, weight, out, eps);
 }
 
-// Of at most 1024: a warp for each.
-extern "C" __global__ void __launch_bounds__(THREADS, 5) rms_norm_1024(View x, View weight, View out, float eps, uint32_t *) {
-  normalise_as(ByWarp<4, 1>(), x, weight, out, eps);
+// Of at most 1280: a warp for each.
+extern "C" __global__ void __launch_bounds__(THREADS, 4) rms_norm_1280(View x, View weight, View out, float eps, uint32_t *) {
+  normalise_as(ByWarp<5, 1>(), x, weight, out, eps);
 }
