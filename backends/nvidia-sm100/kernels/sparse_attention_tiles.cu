@@ -708,11 +708,13 @@ __device__ void attend(const View &q, const Source &window, const Source &global
     prefetch_entries<C>(global, lists.window_chunks(), lists.chunks(), rank);
   }
   if constexpr (C > 1) cluster_sync();
+  // A block of a larger cluster keeps fewer scores, and leaves more registers to its producers; a consumer and a producer have 256.
+  constexpr int PRODUCER_REGISTERS = C == 1 ? 56 : C == 2 ? 88 : 104;
   if (threadIdx.x < 256) {
-    more_registers<192>();
+    more_registers<256 - PRODUCER_REGISTERS>();
     consume<C, IS_ALIGNED>(queries, sink, out, scale, lists, rank, row, first, heads);
   } else {
-    fewer_registers<64>();
+    fewer_registers<PRODUCER_REGISTERS>();
     produce<C, IS_ALIGNED>(window, global);
   }
 }
