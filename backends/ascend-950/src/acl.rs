@@ -106,12 +106,12 @@ fn open() -> Result<Library, Fault> {
 }
 
 /// Folder of the CANN toolkit.
-fn toolkit() -> Option<PathBuf> {
-    folder_of(c"ASCEND_HOME_PATH")
+pub(crate) fn toolkit() -> Option<PathBuf> {
+    path_of(c"ASCEND_HOME_PATH").filter(|path| path.is_absolute())
 }
 
-/// A folder that the environment names. A process with raised privileges does not let its environment choose code to load.
-pub(crate) fn folder_of(variable: &CStr) -> Option<PathBuf> {
+/// A path that the environment names. A process with raised privileges does not let its environment choose code to load.
+pub(crate) fn path_of(variable: &CStr) -> Option<PathBuf> {
     unsafe extern "C" {
         /// The C library's `getenv`, but null in a process with raised privileges.
         fn secure_getenv(name: *const c_char) -> *const c_char;
@@ -121,5 +121,5 @@ pub(crate) fn folder_of(variable: &CStr) -> Option<PathBuf> {
         let value = secure_getenv(variable.as_ptr());
         if value.is_null() { None } else { Some(CStr::from_ptr(value).to_bytes().to_owned()) }
     };
-    value.map(|bytes| Path::new(OsStr::from_bytes(&bytes)).to_owned()).filter(|path| path.is_absolute())
+    value.map(|bytes| Path::new(OsStr::from_bytes(&bytes)).to_owned())
 }

@@ -10,7 +10,7 @@ use deepinfer_plugin_api::sdk::{Fault, FaultCode};
 use libloading::Library;
 
 use crate::acl::sys::{self, aclrtBinHandle, aclrtFuncHandle};
-use crate::acl::{acl, folder_of};
+use crate::acl::{acl, path_of};
 use crate::device::{Device, MOST_DEVICES};
 use crate::error::{check, fault};
 use crate::memory::memory;
@@ -156,11 +156,47 @@ impl Binaries {
 
 /// The image that a developer puts in place of an embedded one: `OP.so` in `$DEEPINFER_ASCEND_KERNELS`.
 fn replacement(image: &Image) -> Result<Option<Vec<u8>>, Fault> {
-    let file = folder_of(c"DEEPINFER_ASCEND_KERNELS").map(|folder| folder.join(format!("{}.so", image.name)));
-    match file.filter(|file| file.is_file()) {
-        None => Ok(None),
-        Some(file) => std::fs::read(&file)
-            .map(Some)
-            .map_err(|e| Fault::new(FaultCode::Internal, format!("{}: {e}", file.display()))),
+    let Some(folder) = path_of(c"DEEPINFER_ASCEND_KERNELS") else { return Ok(None) };
+    let invalid = |text: String| Fault::new(FaultCode::Invalid, text);
+    if !folder.is_absolute() || !folder.is_dir() {
+        return Err(invalid(format!(
+            "DEEPINFER_ASCEND_KERNELS is \"{}\", which is no absolute path of a folder: name one with OP.so files, or unset it",
+            folder.display()
+        )));
+    }
+    let file = folder.join(format!("{}.so", image.name));
+    // Of an op without a file the embedded image stays; a link to nothing is a mistake.
+    if file.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let bytes = std::fs::read(&file).map_err(|e| invalid(format!("{}: {e}", file.display())))?;
+    if is_cut_off(&bytes) {
+        let length = bytes.len();
+        return Err(invalid(format!("{}: {length} bytes are no whole image: build it again", file.display())));
+    }
+    Ok(Some(bytes))
+}
+
+/// Whether this is no ELF file of 64 bits, or one whose table of sections, which stands at its end, lies beyond it.
+fn is_cut_off(bytes: &[u8]) -> bool {
+    const HEADER: usize = 64;
+    let Some(header) = bytes.get(..HEADER).filter(|header| header.starts_with(b"\x7FELF\x02")) else { return true };
+    let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let table = u64::from_le_bytes(header[40..48].try_into().unwrap_or_default());
+    table.saturating_add(short(58) * short(60)) > bytes.len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_cut_off;
+
+    #[test]
+    fn an_image_that_is_cut_off_is_told_from_a_whole_one() {
+        let whole = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(!is_cut_off(&whole));
+        for length in [0, 10, 64, 4000, whole.len() - 1] {
+            assert!(is_cut_off(&whole[..length]), "{length}");
+        }
+        assert!(is_cut_off(&[7; 4000]));
     }
 }

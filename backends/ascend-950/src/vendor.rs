@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::acl::folder_of;
+use crate::acl::toolkit;
 use crate::image::{self, is_twin};
 
 const LIBRARY: &str = "libopapi.so";
@@ -113,7 +113,7 @@ fn said_by_fake(library: &Library, name: &CStr) -> bool {
 
 /// Opens the library: where the system finds it, else in the toolkit's own folder.
 fn open() -> Option<Library> {
-    let in_toolkit = folder_of(c"ASCEND_HOME_PATH").map(|folder| folder.join("lib64").join(LIBRARY));
+    let in_toolkit = toolkit().map(|folder| folder.join("lib64").join(LIBRARY));
     let paths = [Some(LIBRARY.into()), in_toolkit].into_iter().flatten();
     // SAFETY: opens the vendor's library, as every CANN program does.
     paths.into_iter().find_map(|path: std::path::PathBuf| unsafe { Library::new(path) }.ok())
