@@ -13,6 +13,7 @@
 //!   [`ForeignError`] for error objects, [`connect`] for the core's log, and [`OwnedArgs`] to run a call later.
 
 mod backend;
+mod cache_pages;
 mod contain;
 mod entry;
 mod error;
@@ -30,6 +31,7 @@ pub mod tensor;
 mod vendor;
 
 pub use backend::{Backend, DeviceInfo, SpaceInfo};
+pub use cache_pages::cache_format;
 pub use contain::{Containment, panic_text};
 pub use entry::{Export, entry};
 pub use error::{Fault, FaultCode, ForeignError};

@@ -4,7 +4,6 @@
 //!   `include/di_acl.h`.
 //! - `backend`: the runtime table; `device`, `memory`, `stream`, `graph`: its objects; `faults`: what kernels find wrong in
 //!   values; `plain`: kernels that are no ops; `error`: what a result means to the caller.
-//! - `cache`: what the layout of cache entries needs of the numbers of a call.
 //! - `image`: the kernels, embedded by `build.rs`; `launch`: how one is queued.
 //! - `vendor`: the vendor's own ops, where an installation has them.
 //! - `ops`: one file per op, named after it, beside `kernels/OP.cpp`; the meaning of each op is `plugin-api/OPS.md`.
@@ -13,7 +12,6 @@
 
 mod acl;
 mod backend;
-mod cache;
 mod device;
 mod error;
 mod faults;

@@ -5,8 +5,8 @@
 
 use deepinfer_plugin_api::CacheFormat;
 use deepinfer_plugin_api::numerics::{Bf16, Fp4Scale, group};
-use deepinfer_plugin_api::sdk::Fault;
 use deepinfer_plugin_api::sdk::tensor::{In, Rows};
+use deepinfer_plugin_api::sdk::{Fault, cache_format};
 
 use crate::weights;
 
@@ -32,26 +32,7 @@ impl Layout {
         dim: usize,
         page_bytes: usize,
     ) -> Result<Self, Fault> {
-        let number = format;
-        let Some(format) = CacheFormat::from_u32(number) else {
-            return Err(Fault::invalid(format!("{op}: the entry format of {arg} is {number}; 0 to 4 are possible")));
-        };
-        let group = format.group().max(1);
-        if !dim.is_multiple_of(group) {
-            return Err(Fault::invalid(format!(
-                "{op}: entries of {arg} have {dim} channels, but format {number} needs a multiple of {group}"
-            )));
-        }
-        if entries_per_page == 0 {
-            return Err(Fault::invalid(format!("{op}: a page of {arg} holds 0 entries; at least 1 is needed")));
-        }
-        let needed = u128::from(entries_per_page) * format.entry_bytes(dim) as u128;
-        if needed > page_bytes as u128 {
-            return Err(Fault::invalid(format!(
-                "{op}: {entries_per_page} entries of {dim} channels in format {number} need pages of {needed} bytes, but \
-                 {arg} has pages of {page_bytes}"
-            )));
-        }
+        let format = cache_format((op, arg), format, entries_per_page, dim, page_bytes)?;
         Ok(Self { format, entries: entries_per_page as usize, dim })
     }
 

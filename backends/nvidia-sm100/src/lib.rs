@@ -6,15 +6,13 @@
 //!   `tensor_map`: what the copy engine is told of a matrix.
 //! - `ops`: one file per op, named after it, beside `kernels/OP.cu`; the meaning of each op is `plugin-api/OPS.md`. What `linear`
 //!   does with F32 weights and with many rows are files of their own (`linear_f32`, `linear_many`); `few_rows` is what `linear` and
-//!   `grouped_linear` share. `cache`: what several of them check of the layout of cache entries; `index_quads`: grids over tables
-//!   of indices.
+//!   `grouped_linear` share. `index_quads`: grids over tables of indices.
 //!
 //! The driver is looked for when it is asked about, so that the plugin builds and loads on machines without CUDA.
 
 #![allow(unsafe_code)]
 
 mod backend;
-mod cache;
 mod device;
 mod driver;
 mod error;

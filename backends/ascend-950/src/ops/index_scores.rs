@@ -2,9 +2,8 @@
 
 use deepinfer_plugin_api::Format;
 use deepinfer_plugin_api::generated::IndexScoresArgs;
-use deepinfer_plugin_api::sdk::{Cx, Fault};
+use deepinfer_plugin_api::sdk::{Cx, Fault, cache_format};
 
-use crate::cache;
 use crate::image::{Function, images};
 use crate::launch::{PROMISES, blocks, launch, optional, stream, tiling};
 
@@ -32,7 +31,7 @@ fn index_scores(cx: &Cx<'_>, a: IndexScoresArgs<'_>) -> Result<(), Fault> {
     }
     // A cache without pages has entries of any size.
     let page_bytes = if d.p == 0 { usize::MAX } else { d.b };
-    cache::check_layout("index_scores", "keys", a.format, a.entries_per_page, d.d, page_bytes)?;
+    cache_format(("index_scores", "keys"), a.format, a.entries_per_page, d.d, page_bytes)?;
     let (q, weight, keys) = (a.q.view()?, a.head_weight.view()?, a.keys.view()?);
     if q.format() == Some(Format::Fp4Row32) && !d.d.is_multiple_of(GROUP) {
         return Err(Fault::unsupported(format!("FP4_ROW32 queries of {} channels", d.d)));

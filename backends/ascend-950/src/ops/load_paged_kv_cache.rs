@@ -1,9 +1,8 @@
 //! `load_paged_kv_cache`: cache entries decoded into rows.
 
 use deepinfer_plugin_api::generated::LoadPagedKvCacheArgs;
-use deepinfer_plugin_api::sdk::{Cx, Fault};
+use deepinfer_plugin_api::sdk::{Cx, Fault, cache_format};
 
-use crate::cache;
 use crate::image::{Function, images};
 use crate::launch::{PROMISES, blocks, launch, stream, tiling};
 
@@ -24,7 +23,7 @@ tiling! {
 fn load_paged_kv_cache(cx: &Cx<'_>, a: LoadPagedKvCacheArgs<'_>) -> Result<(), Fault> {
     // A cache without pages has entries of any size.
     let page_bytes = if a.dims.p == 0 { usize::MAX } else { a.dims.b };
-    cache::check_layout("load_paged_kv_cache", "cache", a.format, a.entries_per_page, a.dims.d, page_bytes)?;
+    cache_format(("load_paged_kv_cache", "cache"), a.format, a.entries_per_page, a.dims.d, page_bytes)?;
     let (pages, slots, out, stream) = (a.cache.view()?, a.slots.view()?, a.out.view()?, stream(cx)?);
     let tiling = LoadPagedKvCacheTiling {
         rows: a.dims.m as i64,

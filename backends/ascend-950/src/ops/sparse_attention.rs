@@ -2,9 +2,8 @@
 
 use deepinfer_plugin_api::generated::SparseAttentionArgs;
 use deepinfer_plugin_api::sdk::tensor::View;
-use deepinfer_plugin_api::sdk::{Cx, Fault};
+use deepinfer_plugin_api::sdk::{Cx, Fault, cache_format};
 
-use crate::cache;
 use crate::image::{Function, images};
 use crate::launch::{PROMISES, blocks, launch, stream, tiling};
 
@@ -44,13 +43,13 @@ fn sparse_attention(cx: &Cx<'_>, a: SparseAttentionArgs<'_>) -> Result<(), Fault
     // A cache without pages has entries of any size.
     let page_bytes = |pages: usize, bytes: usize| if pages == 0 { usize::MAX } else { bytes };
     let (format, entries) = (a.window_format, a.window_entries_per_page);
-    cache::check_layout(OP, "window", format, entries, d.d, page_bytes(d.p, d.b))?;
+    cache_format((OP, "window"), format, entries, d.d, page_bytes(d.p, d.b))?;
     let (window_pages, window_slots) = (a.window.view()?, a.window_slots.view()?);
     let window = source(&window_pages, &window_slots, entries, format);
     let (global_pages, global_slots, global) = match (&a.global, &a.global_slots) {
         (Some(pages), Some(slots)) => {
             let (format, entries) = (a.global_format, a.global_entries_per_page);
-            cache::check_layout(OP, "global", format, entries, d.d, page_bytes(d.g, d.a))?;
+            cache_format((OP, "global"), format, entries, d.d, page_bytes(d.g, d.a))?;
             let (pages, slots) = (pages.view()?, slots.view()?);
             (pages, slots, source(&pages, &slots, entries, format))
         }

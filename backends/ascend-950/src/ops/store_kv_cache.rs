@@ -2,9 +2,8 @@
 
 use deepinfer_plugin_api::generated::StoreKvCacheArgs;
 use deepinfer_plugin_api::sdk::tensor::View;
-use deepinfer_plugin_api::sdk::{Cx, Fault};
+use deepinfer_plugin_api::sdk::{Cx, Fault, cache_format};
 
-use crate::cache;
 use crate::image::{Function, images};
 use crate::launch::{PROMISES, blocks, launch, stream, tiling};
 
@@ -20,7 +19,7 @@ tiling! {
 }
 
 fn store_kv_cache(cx: &Cx<'_>, a: StoreKvCacheArgs<'_>) -> Result<(), Fault> {
-    cache::check_layout("store_kv_cache", "cache", a.format, a.entries_per_page, a.dims.d, a.dims.b)?;
+    cache_format(("store_kv_cache", "cache"), a.format, a.entries_per_page, a.dims.d, a.dims.b)?;
     let (kv, slots, pages, stream) = (a.kv.view()?, a.slots.view()?, a.cache.view()?, stream(cx)?);
     let rounded = a.rounded.as_ref().map_or(Ok(View::ABSENT), |rounded| rounded.view())?;
     let tiling = StoreKvCacheTiling {

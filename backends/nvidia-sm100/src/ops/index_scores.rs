@@ -2,10 +2,9 @@
 
 use deepinfer_plugin_api::generated::IndexScoresArgs;
 use deepinfer_plugin_api::sdk::tensor::{In, View};
-use deepinfer_plugin_api::sdk::{Cx, Fault};
+use deepinfer_plugin_api::sdk::{Cx, Fault, cache_format};
 use deepinfer_plugin_api::{CacheFormat, Format};
 
-use crate::cache;
 use crate::image::{Function, images};
 use crate::launch::{Grid, launch, stream};
 
@@ -60,7 +59,7 @@ fn index_scores(cx: &Cx<'_>, a: IndexScoresArgs<'_>) -> Result<(), Fault> {
     }
     // A cache without pages has entries of any size.
     let page_bytes = if d.p == 0 { usize::MAX } else { d.b };
-    cache::check_layout("index_scores", "keys", a.format, a.entries_per_page, d.d, page_bytes)?;
+    cache_format(("index_scores", "keys"), a.format, a.entries_per_page, d.d, page_bytes)?;
     let (q, head_weight, keys) = (a.q.view()?, a.head_weight.view()?, a.keys.view()?);
     let (row_request, block_table, visible) = (a.row_request.view()?, a.block_table.view()?, a.visible.view()?);
     let candidates = a.candidates.as_ref().map_or(Ok(View::ABSENT), In::view)?;

@@ -5,10 +5,9 @@
 
 use deepinfer_plugin_api::generated::SparseAttentionArgs;
 use deepinfer_plugin_api::sdk::tensor::View;
-use deepinfer_plugin_api::sdk::{Cx, Fault};
+use deepinfer_plugin_api::sdk::{Cx, Fault, cache_format};
 use deepinfer_plugin_api::{CacheFormat, Format};
 
-use crate::cache;
 use crate::image::{Function, images};
 use crate::launch::{Grid, Param, launch, stream};
 use crate::stream::Stream;
@@ -52,12 +51,12 @@ fn sparse_attention(cx: &Cx<'_>, a: SparseAttentionArgs<'_>) -> Result<(), Fault
     // A cache without pages has entries of any size.
     let page_bytes = |pages: usize, bytes: usize| if pages == 0 { usize::MAX } else { bytes };
     let (format, entries) = (a.window_format, a.window_entries_per_page);
-    cache::check_layout(OP, "window", format, entries, d.d, page_bytes(d.p, d.b))?;
+    cache_format((OP, "window"), format, entries, d.d, page_bytes(d.p, d.b))?;
     let window = Source { cache: a.window.view()?, slots: a.window_slots.view()?, format, entries };
     let global = match (&a.global, &a.global_slots) {
         (Some(pages), Some(slots)) => {
             let (format, entries) = (a.global_format, a.global_entries_per_page);
-            cache::check_layout(OP, "global", format, entries, d.d, page_bytes(d.g, d.a))?;
+            cache_format((OP, "global"), format, entries, d.d, page_bytes(d.g, d.a))?;
             Source { cache: pages.view()?, slots: slots.view()?, format, entries }
         }
         (None, None) => {

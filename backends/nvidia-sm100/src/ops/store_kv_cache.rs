@@ -2,10 +2,9 @@
 
 use deepinfer_plugin_api::generated::{StoreKvCacheArgs, StoreKvCacheProto};
 use deepinfer_plugin_api::sdk::tensor::View;
-use deepinfer_plugin_api::sdk::{Cx, Fault, Plan, PlanCx, Workspace};
+use deepinfer_plugin_api::sdk::{Cx, Fault, Plan, PlanCx, Workspace, cache_format};
 use deepinfer_plugin_api::{CacheFormat, Format};
 
-use crate::cache;
 use crate::image::{Function, images};
 use crate::launch::{Grid, lanes_log2, launch, stream};
 
@@ -72,7 +71,7 @@ fn plan(_: &PlanCx<'_>, a: &StoreKvCacheProto<'_>) -> Result<Plan<Table>, Fault>
 }
 
 fn store_kv_cache(cx: &Cx<'_>, table: &Table, scratch: Workspace<'_>, a: StoreKvCacheArgs<'_>) -> Result<(), Fault> {
-    cache::check_layout("store_kv_cache", "cache", a.format, a.entries_per_page, a.dims.d, a.dims.b)?;
+    cache_format(("store_kv_cache", "cache"), a.format, a.entries_per_page, a.dims.d, a.dims.b)?;
     let (kv, slots, pages) = (a.kv.view()?, a.slots.view()?, a.cache.view()?);
     let rounded = a.rounded.as_ref().map_or(Ok(View::ABSENT), |rounded| rounded.view())?;
     // Some lanes of a warp for each row: without columns a slot can still be wrong.
