@@ -1,11 +1,12 @@
-//! What the cross-crate tests share: a device, tensors on it, the golden files, the layout of the plugin boundary, and the test
-//! of a distribution.
+//! What the cross-crate tests share: a device, tensors on it, the golden files, the layout of the plugin boundary, the test
+//! of a distribution, and random cache entries.
 
 #![forbid(unsafe_code)]
 
 pub mod distribution;
 mod golden;
 pub mod layouts;
+pub mod random;
 mod tensors;
 
 use std::path::PathBuf;

@@ -21,41 +21,16 @@ use deepinfer_model::config::ModelConfig;
 use deepinfer_model::{KvCache, Model, Numerics, RequestRows};
 use deepinfer_ops::{CacheFormat, Device};
 use deepinfer_runtime::{Runtime, SearchPath, Selection};
+use deepinfer_tests::random::{Random, entries, number};
 use deepinfer_tests::{Tensors, device, miniature};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
-/// Numbers that follow from a seed (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-
-    /// About normal: the sum of four uniform numbers, of variance 1.
-    fn normal(&mut self) -> f32 {
-        let bits = self.next();
-        let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xFFFF).sum();
-        (sum as f32 / 65536.0 - 2.0) * 3_f32.sqrt()
-    }
-
-    fn bytes(&mut self, out: &mut [u8], mut map: impl FnMut(u8) -> u8) {
-        for piece in out.chunks_mut(8) {
-            let bits = self.next().to_le_bytes();
-            piece.iter_mut().zip(bits).for_each(|(byte, random)| *byte = map(random));
-        }
-    }
-}
-
-/// E4M3 codes that are numbers.
-fn number(byte: u8) -> u8 {
-    if byte & 0x7F == 0x7F { byte ^ 1 } else { byte }
-}
+/// Of so many values one is rounded the other way where sums are made in another order.
+const MOVED: u64 = 64;
+/// Most that logits may differ, as a share of their length, whatever the processor's own are like: what has little in common with
+/// the right result is at 1 and above.
+const MOST: f64 = 0.25;
 
 /// Content for a tensor: values near those of a trained model, so that no sum overflows and none vanishes.
 fn content(spec: &TensorSpec, random: &mut Random) -> Vec<u8> {
@@ -159,8 +134,8 @@ fn dtype(storage: Storage) -> Dtype {
     }
 }
 
-/// Writes a checkpoint of this configuration. `moved`: half of the embedding's values are the next BF16 number, which is
-/// what another order of a sum does to an op's result.
+/// Writes a checkpoint of this configuration. `moved`: one in [`MOVED`] of the embedding's values is the BF16 number beside it,
+/// which is what another order of its sum does to an op's result.
 fn write_checkpoint(folder: &Path, config: &str, moved: bool) {
     std::fs::write(folder.join("config.json"), config).expect("a writable folder");
     let parsed = ModelConfig::from_json_str(config).unwrap_or_else(|e| panic!("{e}"));
@@ -172,7 +147,7 @@ fn write_checkpoint(folder: &Path, config: &str, moved: bool) {
             if moved && spec.name.ends_with("embed.weight") {
                 assert_eq!(spec.storage, Storage::Bf16, "the embedding");
                 let mut coin = Random(13);
-                bytes.chunks_exact_mut(2).for_each(|value| value[0] ^= coin.next() as u8 & 1);
+                bytes.chunks_exact_mut(2).for_each(|value| value[0] ^= u8::from(coin.bits() % MOVED == 0));
             }
             (spec, bytes)
         })
@@ -186,42 +161,6 @@ fn write_checkpoint(folder: &Path, config: &str, moved: bool) {
         })
         .collect();
     safetensors::serialize_to_file(views, None, &folder.join("model.safetensors")).expect("a writable folder");
-}
-
-/// Random entries of a cache, `count` of them.
-fn entries(format: CacheFormat, count: usize, dim: usize, random: &mut Random) -> Vec<u8> {
-    let mut bytes = vec![0; count * format.entry_bytes(dim)];
-    let scale = |byte: u8, middle: u8| middle + byte % 3 - 1;
-    match format {
-        CacheFormat::F32 => {
-            bytes.chunks_exact_mut(4).for_each(|out| out.copy_from_slice(&random.normal().to_le_bytes()))
-        }
-        CacheFormat::Bf16 => {
-            bytes.chunks_exact_mut(2).for_each(|out| out.copy_from_slice(&random.normal().to_le_bytes()[2..]));
-        }
-        CacheFormat::Fp8 => {
-            for entry in bytes.chunks_exact_mut(format.entry_bytes(dim)) {
-                let (codes, scales) = entry.split_at_mut(dim);
-                random.bytes(codes, number);
-                random.bytes(scales, |byte| scale(byte, 127 - 7));
-            }
-        }
-        CacheFormat::Fp4Row16 => {
-            for entry in bytes.chunks_exact_mut(format.entry_bytes(dim)) {
-                let (codes, scales) = entry.split_at_mut(dim / 2);
-                random.bytes(codes, |byte| byte);
-                // E4M3 numbers between 1/4 and 1.
-                random.bytes(scales, |byte| 0x28 + byte % 16);
-            }
-        }
-        // All codes of a page before all scales.
-        CacheFormat::Fp4Row32 => {
-            let (codes, scales) = bytes.split_at_mut(count * dim / 2);
-            random.bytes(codes, |byte| byte);
-            random.bytes(scales, |byte| scale(byte, 127 - 2));
-        }
-    }
-    bytes
 }
 
 /// Fills all pages and slots with entries that a model could have written; the same for every device.
@@ -324,7 +263,7 @@ fn agrees(what: &str, config: &str, prompt: usize, contexts: &[usize]) {
     let reference = || -> Rc<dyn Device> { Rc::new(runtime.open(&cpu).unwrap_or_else(|e| panic!("{e}"))) };
     let folder = tempfile::tempdir().expect("a folder");
     write_checkpoint(folder.path(), config, true);
-    println!("{what}, cpu, half of the embedding moved by a rounding:");
+    println!("{what}, cpu, one in {MOVED} values of the embedding rounded the other way:");
     let moved = logits(reference(), folder.path(), prompt, contexts);
     write_checkpoint(folder.path(), config, false);
     println!("{what}, cpu:");
@@ -340,17 +279,17 @@ fn agrees(what: &str, config: &str, prompt: usize, contexts: &[usize]) {
         let (difference, sway) = (relative(found, right), relative(moved, right));
         println!(
             "{what}, {part}: {} logits of size {size:.3}, relative difference {difference:.2e}; the processor's own after \
-             one rounding {sway:.2e}",
+             roundings of the embedding {sway:.2e}",
             right.len()
         );
         (part, difference, sway)
     });
-    // Rows go from op to op in FP8 and BF16: one that was rounded the other way rounds further ones the other way, and a
-    // selection among nearly equal scores may differ. So what is right within each op drifts apart as far as the processor
-    // does from itself after roundings of one op; a wrong op does not stop there. The reference repeats its own bits.
+    // Each op is judged by the layer. What comes out drifts apart even where all of them are right: rows go from op to op in FP8 and
+    // BF16, one that was rounded the other way rounds further ones the other way, and a choice among nearly equal scores may differ.
+    // So it is held to what roundings of one op make of the processor's own result. The reference repeats its own bits.
     for (part, difference, sway) in differences {
         assert!(sway > 0.0, "{what}, {part}: the embedding decides nothing");
-        let most = if is_itself { 0.0 } else { 2.0 * sway };
+        let most = if is_itself { 0.0 } else { (2.0 * sway).min(MOST) };
         assert!(difference <= most, "{what}, {part}: {difference} of at most {most}");
     }
 }

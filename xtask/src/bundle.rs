@@ -11,7 +11,7 @@ const MOST_BYTES: u64 = 60 << 20;
 const DEFAULT: &str = "target/gpu-bundle";
 
 /// Tests of the crate `deepinfer-tests` that go with it.
-const TESTS: [&str; 2] = ["miniature", "released_slice"];
+const TESTS: [&str; 3] = ["miniature", "released_slice", "attention_widths"];
 
 /// How a file gets there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -61,12 +61,18 @@ missed() {
     grep ' missed$' "$out/bench.txt" | sed 's/^ */  /' || true
 }
 
+# Attention over lists of any width, every call judged.
+widths() {
+    CARGO_MANIFEST_DIR=$here/tests DEEPINFER_LAYERS="validate:shadow=1/1,on=error" "$here/attention_widths" --nocapture
+}
+
 begun=$SECONDS
 unpack "$deepinfer" && chmod +x "$deepinfer"
 check doctor "$deepinfer" doctor
 check parity "$deepinfer" parity --backend "$backend" --report "$out/parity.json" --html "$out/parity.html"
 check miniature miniature
 check slice slice
+check widths widths
 check verify "$deepinfer" verify --accelerator "$backend" --rows "${ROWS:-100000}"
 check launches "$deepinfer" bench latency --accelerator "$backend" --input-len 16 --output-len 64
 # shellcheck disable=SC2086

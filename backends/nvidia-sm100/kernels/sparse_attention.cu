@@ -1,5 +1,5 @@
 // Attention of each row over listed cache entries, with a sink; keys and values are the same vectors. For every format, dimension
-// and device; what the matrix units of Hopper do is in sparse_attention_mma.cu.
+// and device; what the matrix units of Hopper do is in sparse_attention_tiles.cu and sparse_attention_long.cu.
 //
 // Bytes: the listed entries twice per group of heads (the second time from the caches), q and out once. Flops: 4 per head,
 // entry and channel, in F64. A block takes a few heads of a row and walks over its entries, as many at a time as have room for

@@ -1,5 +1,6 @@
-// `sparse_attention` of BF16 queries of 512 channels with rounded probabilities, of rows with at most 640 listed slots, by the matrix
-// units of Hopper.
+// `sparse_attention` of BF16 queries of 512 channels with rounded probabilities, of rows whose entries fill at most ten chunks of 64,
+// by the matrix units of Hopper. A row with more of them is left to `sparse_attention_long.cu`: which kernel takes it follows from what
+// it lists, not from how wide the lists of its batch are.
 //
 // A cluster of 1, 2 or 4 blocks takes a row and 64 of its heads. In a block two warpgroups decode entries to BF16 tiles in shared
 // memory, and two multiply out of them:
@@ -172,19 +173,21 @@ template <bool IS_ALIGNED> __device__ inline Lists list_entries(const Source &wi
   const auto put = [&](const Source &source, int place, int32_t slot) {
     const uint32_t entry_units = source.format == CACHE_BF16 ? 64 : source.format == CACHE_FP8 ? 33 : 18;
     const uint32_t page = uint32_t(slot) / source.entries;
-    if (slot >= 0) shared_word(LIST + place * 4) = IS_ALIGNED ? page * uint32_t(source.cache.stride[2] / 16) + (uint32_t(slot) - page * source.entries) * entry_units : uint32_t(slot);
+    if (slot >= 0 && place < MOST_CHUNKS * CHUNK) shared_word(LIST + place * 4) = IS_ALIGNED ? page * uint32_t(source.cache.stride[2] / 16) + (uint32_t(slot) - page * source.entries) * entry_units : uint32_t(slot);
   };
   Lists lists = {};
-  // Two rounds at most: a row has at most 640 columns. The first one lists both caches if no second one is needed.
-  const bool is_one = window.slots.columns() <= THREADS && global.slots.columns() <= THREADS;
+  // One round lists both caches if they have no more columns than that.
+  const int window_rounds = int((window.slots.columns() + THREADS - 1) / THREADS), global_rounds = int((global.slots.columns() + THREADS - 1) / THREADS);
+  const int rounds = window_rounds <= 1 && global_rounds <= 1 ? 1 : window_rounds + global_rounds;
   int32_t of_window = slot_of(window, thread), of_global = slot_of(global, thread);
   for (int n = thread; n < MOST_CHUNKS * CHUNK; n += THREADS) shared_word(LIST + n * 4) = NO_ENTRY;
 #pragma unroll 1
-  for (int round = 0; round < (is_one ? 1 : 4); ++round) {
-    // In four rounds: the window, its second part, the others, their second part.
-    if (!is_one) {
-      of_window = round < 2 ? slot_of(window, round * THREADS + thread) : -1;
-      of_global = round < 2 ? -1 : slot_of(global, (round - 2) * THREADS + thread);
+  for (int round = 0; round < rounds; ++round) {
+    // In more: the window, part by part, then the others.
+    if (rounds > 1) {
+      const int of_others = round - window_rounds;
+      of_window = of_others < 0 ? slot_of(window, int64_t(round) * THREADS + thread) : -1;
+      of_global = of_others < 0 ? -1 : slot_of(global, int64_t(of_others) * THREADS + thread);
     }
     of_window = check(window, of_window, WINDOW_SLOTS, WINDOW_SLOT_BEYOND);
     of_global = check(global, of_global, GLOBAL_SLOTS, GLOBAL_SLOT_BEYOND);
@@ -699,6 +702,8 @@ __device__ void attend(const View &q, const Source &window, const Source &global
   Lists lists = list_entries<IS_ALIGNED>(window, global, row, fault);
   if (threadIdx.x == 0) shared_word(WINDOW_CHUNKS) = lists.window_chunks(), shared_word(CHUNKS) = lists.chunks();
   if (__syncthreads_or(lists.is_wrong)) return;
+  // `sparse_attention_long.cu` takes such a row.
+  if (lists.chunks() > MOST_CHUNKS) return;
   if (lists.chunks() == 0) {
     for (int n = threadIdx.x; n < heads * DIM; n += THREADS) out.at<uint16_t>(row * out.stride[1] + (first + n / DIM) * out.stride[2])[n % DIM] = 0;
     return;

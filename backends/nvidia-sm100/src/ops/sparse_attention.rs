@@ -91,7 +91,7 @@ struct Call {
 }
 
 /// What `sparse_attention_tiles.cu` is made for: channels, heads of a cluster, entries of a chunk, chunks of a row, and the
-/// threads and the shared memory of a block. `sparse_attention_mma.cu` takes longer rows, with the same heads, and its own memory.
+/// threads and the shared memory of a block. `sparse_attention_long.cu` takes rows of more chunks, by clusters of `LONG_BLOCKS`.
 mod matrix {
     pub(super) const DIM: i64 = 512;
     pub(super) const HEADS: i64 = 64;
@@ -99,6 +99,7 @@ mod matrix {
     pub(super) const MOST_CHUNKS: i64 = 10;
     pub(super) const THREADS: u32 = 512;
     pub(super) const SHARED_BYTES: u32 = 220_256;
+    pub(super) const LONG_BLOCKS: i64 = 4;
     pub(super) const LONG_THREADS: u32 = 256;
     pub(super) const LONG_SHARED_BYTES: u32 = 232_448;
     /// Boundary of entries and rows.
@@ -125,8 +126,8 @@ static SHORT: [Clustered; 3] = [
 ];
 /// For tensors anywhere.
 static ANYWHERE: [Clustered; 1] = [Clustered::new(c"sparse_attention_tiles_any", 1)];
-/// For rows of any length, by clusters of four.
-static LONG: Function = Function::new(&images::SPARSE_ATTENTION_MMA, c"sparse_attention_any");
+/// For rows of more chunks.
+static LONG: Function = Function::new(&images::SPARSE_ATTENTION_LONG, c"sparse_attention_long");
 
 impl Call {
     /// Whether formats and extents are those of the kernels for the matrix units.
@@ -156,23 +157,27 @@ impl Call {
         rows(&self.q) && rows(&self.out) && cache(&self.window) && cache(&self.global)
     }
 
-    /// Queues a kernel for the matrix units. Those for short rows give the same bits: few rows get large clusters.
+    /// Queues the kernels for the matrix units. Those of tiles give the same bits: few rows get large clusters. Where lists have
+    /// room for more chunks than they take, the kernel for long rows runs behind them; which of the two takes a row is decided
+    /// by what the row lists, so that its bits do not depend on the width of the lists.
     fn multiply(&self, stream: &Stream) -> Result<(), Fault> {
         let chunks = |source: &Source| (source.slots.columns() + matrix::CHUNK - 1) / matrix::CHUNK;
-        let is_short = chunks(&self.window) + chunks(&self.global) <= matrix::MOST_CHUNKS;
+        let has_room = chunks(&self.window) + chunks(&self.global) > matrix::MOST_CHUNKS;
         let clusters = self.q.shape[1] * ((self.q.shape[2] + matrix::HEADS - 1) / matrix::HEADS).max(1);
         let room = i64::from(stream.device().multiprocessors());
         let kernels: &[Clustered] = if self.is_aligned() { &SHORT } else { &ANYWHERE };
         let fits = |kernel: &&Clustered| clusters * kernel.blocks <= room;
         let kernel = kernels.iter().find(fits).unwrap_or(&kernels[kernels.len() - 1]);
-        let (function, blocks, threads, shared) = if is_short {
-            (&kernel.function, kernel.blocks, matrix::THREADS, matrix::SHARED_BYTES)
-        } else {
-            (&LONG, 4, matrix::LONG_THREADS, matrix::LONG_SHARED_BYTES)
-        };
-        let mut grid = Grid::of_items(clusters * blocks * i64::from(threads), threads)?;
-        grid.shared_bytes = shared;
         let &Self { q, window, global, sink, out, scale } = self;
-        launch!(stream, function, grid, q, window, global, sink, out, scale)
+        let queue = |function: &Function, blocks: i64, threads: u32, shared: u32| {
+            let mut grid = Grid::of_items(clusters * blocks * i64::from(threads), threads)?;
+            grid.shared_bytes = shared;
+            launch!(stream, *function, grid, q, window, global, sink, out, scale)
+        };
+        queue(&kernel.function, kernel.blocks, matrix::THREADS, matrix::SHARED_BYTES)?;
+        if has_room {
+            queue(&LONG, matrix::LONG_BLOCKS, matrix::LONG_THREADS, matrix::LONG_SHARED_BYTES)?;
+        }
+        Ok(())
     }
 }

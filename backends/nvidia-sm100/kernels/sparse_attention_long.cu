@@ -1,19 +1,17 @@
-// `sparse_attention` of BF16 queries of 512 channels with rounded probabilities, of rows of any length and tensors anywhere, by the
-// matrix units of Hopper. Rows of at most 640 listed slots have `sparse_attention_tiles.cu`.
+// `sparse_attention` of BF16 queries of 512 channels with rounded probabilities, of rows whose entries fill more than ten chunks of
+// 64, by the matrix units of Hopper, of tensors anywhere. Other rows are left to `sparse_attention_tiles.cu`.
 //
-// A cluster of 1, 2 or 4 blocks takes a row and 64 of its heads. It works in two phases, and both decode the entries straight
-// into the registers that the matrix instructions read, so that no decoded entry passes through shared memory:
-//   scores  S^T = K Q^T, 64 entries (a chunk) by 64 heads; a warpgroup takes every second chunk (of the whole cluster);
+// A cluster of four blocks takes a row and 64 of its heads, segment by segment of eight chunks: once for the maxima, and again for the
+// rest. Entries are decoded straight into the registers that the matrix instructions read:
+//   scores  S^T = K Q^T, 64 entries (a chunk) by 64 heads; a warpgroup takes every eighth chunk;
 //   values  O^T = V^T P^T, 512 channels by 64 heads; each block and warpgroup takes some of the channels and all entries.
 // Between them stands the exact maximum of all scores: what the contract rounds to BF16 is exp(s - m) under that maximum.
-// The scores wait for it in shared memory.
 //
-// Bytes: the listed entries twice, the second time out of the L2 cache; q and out once. Flops: 4 per head, entry and channel.
+// Bytes: the listed entries three times, mostly out of the L2 cache; q and out once. Flops: 4 per head, entry and channel.
 //
 // Order. The entries of the window and the others fill chunks of 64 of their own, in the order of the lists. A score adds its
 // 512 products in 32 steps of 16. A total adds, over chunks in order and four warps in order, 16 probabilities in a tree. A
-// value adds the entries in steps of 16 in the order of the chunks. Who does what does not enter: any size of cluster gives
-// the same bits.
+// value adds the entries in steps of 16 in the order of the chunks.
 #include "common/cache_read.cuh"
 #include "common/fragments.cuh"
 #include "common/order.cuh"
@@ -29,7 +27,9 @@ struct Source {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int DIM = 512, HEADS = 64, CHUNK = 64;
-// Chunks whose scores fit into shared memory, and chunks of a segment of a longer row.
+// Of a cluster, and of a block.
+constexpr int BLOCKS = 4, WARPGROUPS = 2, THREADS = 128 * WARPGROUPS;
+// Chunks that a row has more of, which fit into shared memory, and chunks of a segment.
 constexpr int MOST_CHUNKS = 10, SEGMENT_CHUNKS = 8;
 constexpr uint32_t OP = 19;
 // Places in the catalogue.
@@ -40,7 +40,7 @@ enum Rule : uint32_t { WINDOW_SLOT_BEYOND = 2, GLOBAL_SLOT_BEYOND = 5 };
 constexpr int QUERIES = 0, QUERY_BYTES = HEADS * DIM * 2;
 // Of each chunk the scores, as their threads hold them; later its probabilities and, from SUMS on, sums of them per warp.
 constexpr int SCORES = QUERIES + QUERY_BYTES, SCORE_BYTES = CHUNK * HEADS * 4, SUMS = CHUNK * HEADS * 2;
-// Entries as distances from their cache in units of 16 bytes; as slots where not all lies on that boundary.
+// Slots.
 constexpr int LIST = SCORES + MOST_CHUNKS * SCORE_BYTES;
 constexpr int MAXIMA = LIST + MOST_CHUNKS * CHUNK * 4, TOTALS = MAXIMA + HEADS * 4;
 constexpr int SHARED_BYTES = TOTALS + HEADS * 4;
@@ -89,36 +89,29 @@ __device__ inline void multiply(float (&d)[32], const uint32_t *a, uint64_t b, i
 
 // ---- clusters ----
 
-template <int C> __device__ inline uint32_t cluster_rank() {
-  uint32_t rank = 0;
-  if constexpr (C > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 // Of the cluster's threads.
-template <int C> __device__ inline void sync_all() {
-  if constexpr (C == 1) __syncthreads();
-  else asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
+__device__ inline void sync_all() { asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // At the same place in every block.
-template <int C> __device__ inline void store_all(int at, uint32_t bits) {
-  if constexpr (C == 1) {
-    *reinterpret_cast<uint32_t *>(shared + at) = bits;
-  } else {
+__device__ inline void store_all(int at, uint32_t bits) {
 #pragma unroll
-    for (int rank = 0; rank < C; ++rank) {
-      asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.b32 [there], %2;\n}" ::"r"(shared_address(shared + at)), "r"(rank), "r"(bits)
-                   : "memory");
-    }
+  for (int rank = 0; rank < BLOCKS; ++rank) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.b32 [there], %2;\n}" ::"r"(shared_address(shared + at)), "r"(rank), "r"(bits)
+                 : "memory");
   }
 }
 
 // Sixteen bytes from here to the same place in the other blocks.
-template <int C> __device__ inline void copy_to_others(int at) {
+__device__ inline void copy_to_others(int at) {
   const uint4 four = *reinterpret_cast<const uint4 *>(shared + at);
 #pragma unroll
-  for (uint32_t n = 1; n < C; ++n) {
+  for (uint32_t n = 1; n < BLOCKS; ++n) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.v4.b32 [there], {%2, %3, %4, %5};\n}" ::"r"(shared_address(shared + at)),
-                 "r"((cluster_rank<C>() + n) % C), "r"(four.x), "r"(four.y), "r"(four.z), "r"(four.w)
+                 "r"((cluster_rank() + n) % BLOCKS), "r"(four.x), "r"(four.y), "r"(four.z), "r"(four.w)
                  : "memory");
   }
 }
@@ -128,65 +121,50 @@ template <int C> __device__ inline void copy_to_others(int at) {
 // Bytes of an entry's values; its scales follow.
 template <int F> __host__ __device__ constexpr int value_bytes() { return F == CACHE_BF16 ? DIM * 2 : F == CACHE_FP8 ? DIM : DIM / 2; }
 
-// W words from memory: in wide accesses, or one by one from any address.
-template <bool IS_ALIGNED, int W> __device__ inline void load_words(const unsigned char *from, uint32_t *words) {
-  if constexpr (!IS_ALIGNED) {
-    // Words that hold a byte of them.
-    const int behind = int(reinterpret_cast<uintptr_t>(from) % 4);
-    const uint32_t *whole = reinterpret_cast<const uint32_t *>(from - behind);
-    uint32_t low = __ldg(whole);
+// W words from any address.
+template <int W> __device__ inline void load_words(const unsigned char *from, uint32_t *words) {
+  // Words that hold a byte of them.
+  const int behind = int(reinterpret_cast<uintptr_t>(from) % 4);
+  const uint32_t *whole = reinterpret_cast<const uint32_t *>(from - behind);
+  uint32_t low = __ldg(whole);
 #pragma unroll
-    for (int n = 0; n < W; ++n) {
-      const uint32_t high = behind > 0 || n + 1 < W ? __ldg(whole + n + 1) : 0;
-      words[n] = __funnelshift_r(low, high, 8 * behind);
-      low = high;
-    }
-  } else if constexpr (W == 1) {
-    words[0] = __ldg(reinterpret_cast<const uint32_t *>(from));
-  } else if constexpr (W == 2) {
-    const uint2 two = __ldg(reinterpret_cast<const uint2 *>(from));
-    words[0] = two.x, words[1] = two.y;
-  } else {
-#pragma unroll
-    for (int n = 0; n < W; n += 4) {
-      const uint4 four = __ldg(reinterpret_cast<const uint4 *>(from + 4 * n));
-      words[n] = four.x, words[n + 1] = four.y, words[n + 2] = four.z, words[n + 3] = four.w;
-    }
+  for (int n = 0; n < W; ++n) {
+    const uint32_t high = behind > 0 || n + 1 < W ? __ldg(whole + n + 1) : 0;
+    words[n] = __funnelshift_r(low, high, 8 * behind);
+    low = high;
   }
 }
 
-// An entry of the list. `cache` is where the cache begins, kept in registers.
-template <int F, bool IS_ALIGNED> __device__ inline const unsigned char *entry_at(const Source &source, const unsigned char *cache, int place) {
-  const uint32_t listed = *reinterpret_cast<const uint32_t *>(shared + LIST + place * 4);
-  if (listed == NO_ENTRY) return nullptr;
-  if constexpr (IS_ALIGNED) return cache + uint64_t(listed) * 16;
-  else return entry_of<F>(source.cache, listed, source.entries, DIM).values;
+// An entry of the list.
+template <int F> __device__ inline const unsigned char *entry_at(const Source &source, int place) {
+  const uint32_t slot = *reinterpret_cast<const uint32_t *>(shared + LIST + place * 4);
+  return slot == NO_ENTRY ? nullptr : entry_of<F>(source.cache, slot, source.entries, DIM).values;
 }
 
 // Sixteen bytes of values of two entries: STEPS times eight channels of 32 neighbours.
-template <int F, bool IS_ALIGNED> struct Piece {
+template <int F> struct Piece {
   static constexpr int STEPS = F == CACHE_BF16 ? 1 : F == CACHE_FP8 ? 2 : 4;
   uint32_t words[2][4];
   uint32_t scales[2];
 
   // Piece `piece` of a thread, of entries n and n + 8 of the list: part of channels 32 (4 i + t % 4) on, where 4 / STEPS pieces
   // make up an i.
-  __device__ void load(const Source &source, const unsigned char *cache, int n, int piece) {
+  __device__ void load(const Source &source, int n, int piece) {
     constexpr int PARTS = 4 / STEPS;
     const int place = 4 * (piece / PARTS) + threadIdx.x % 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const unsigned char *entry = entry_at<F, IS_ALIGNED>(source, cache, n + 8 * r);
+      const unsigned char *entry = entry_at<F>(source, n + 8 * r);
       if (entry == nullptr) {
 #pragma unroll
         for (int k = 0; k < 4; ++k) words[r][k] = 0;
         scales[r] = 0;
         continue;
       }
-      load_words<IS_ALIGNED, 4>(entry + (place * PARTS + piece % PARTS) * 16, words[r]);
+      load_words<4>(entry + (place * PARTS + piece % PARTS) * 16, words[r]);
       const unsigned char *scale = entry + value_bytes<F>();
       if constexpr (F == CACHE_FP8) scales[r] = __ldg(scale + place);
-      else if constexpr (F == CACHE_FP4_ROW16) scales[r] = IS_ALIGNED ? __ldg(reinterpret_cast<const uint16_t *>(scale) + place) : load_bytes<2>(scale + 2 * place);
+      else if constexpr (F == CACHE_FP4_ROW16) scales[r] = load_bytes<2>(scale + 2 * place);
     }
   }
 
@@ -248,20 +226,18 @@ template <class Join> __device__ inline int join_lanes(float (&values)[16], Join
 __device__ inline int ordered(int bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); }
 __device__ inline int &maximum_of(int head) { return *reinterpret_cast<int *>(shared + MAXIMA + head * 4); }
 
-// Scores of chunks `first`, `first` + step, ... below `end`, all of one format; `keeps` them, or `finds` the maximum of each head.
+// Scores of chunks `first`, `first` + step, ... below `end`, all of one format; `finds` the maximum of each head, or else keeps them.
 // Returns bits if an entry has a NaN.
-template <int F, bool IS_LONG, bool IS_TIGHT, bool IS_ALIGNED>
-__device__ uint32_t score(const Source &source, int first, int end, int step, float scale, bool keeps, bool finds) {
-  // Pieces under way; fewer where registers are.
-  constexpr int AHEAD = (IS_TIGHT ? 2 : 4) * (F == CACHE_BF16 && !IS_LONG ? 2 : 1), STEPS = Piece<F, IS_ALIGNED>::STEPS;
+template <int F> __device__ uint32_t score(const Source &source, int first, int end, int step, float scale, bool finds) {
+  // Pieces under way.
+  constexpr int AHEAD = 2, STEPS = Piece<F>::STEPS;
   const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4;
-  const unsigned char *const cache = source.cache.data;
   const uint64_t queries = matrix_at(shared_address(shared + QUERIES));
   uint32_t nans = 0;
   if (first >= end) return nans;
-  Piece<F, IS_ALIGNED> pieces[AHEAD];
+  Piece<F> pieces[AHEAD];
 #pragma unroll
-  for (int i = 0; i < AHEAD; ++i) pieces[i].load(source, cache, first * CHUNK + row, i);
+  for (int i = 0; i < AHEAD; ++i) pieces[i].load(source, first * CHUNK + row, i);
 #pragma unroll 1
   for (int chunk = first; chunk < end; chunk += step) {
     float sums[32];
@@ -272,14 +248,14 @@ __device__ uint32_t score(const Source &source, int first, int end, int step, fl
 #pragma unroll
     for (int n = 0; n < 16; ++n) {
       const int number = n / STEPS;
-      Piece<F, IS_ALIGNED> &piece = pieces[number % AHEAD];
+      Piece<F> &piece = pieces[number % AHEAD];
       if (n % STEPS == 0) nans |= piece.nans();
       await_products<1>();
       uint32_t(&a)[8] = operands[n % 2];
       piece.decode(n % STEPS, a);
       if (n % STEPS == STEPS - 1) {
         const int next = number + AHEAD < 16 / STEPS ? chunk : chunk + step;
-        if (next < end) piece.load(source, cache, next * CHUNK + row, (number + AHEAD) % (16 / STEPS));
+        if (next < end) piece.load(source, next * CHUNK + row, (number + AHEAD) % (16 / STEPS));
       }
       pin(a);
       fence_products();
@@ -306,7 +282,7 @@ __device__ uint32_t score(const Source &source, int first, int end, int step, fl
         }
       }
     }
-    if (keeps) {
+    if (!finds) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         *reinterpret_cast<float4 *>(shared + SCORES + chunk * SCORE_BYTES + j * 2048 + thread * 16) =
@@ -328,7 +304,7 @@ __device__ uint32_t score(const Source &source, int first, int end, int step, fl
 
 // Turns the scores of chunk `chunk`, which this warpgroup has made, into probabilities in every block of the cluster. Entries
 // n and n + 8 of sixteen are neighbours there.
-template <int C> __device__ void round_probabilities(int chunk) {
+__device__ void round_probabilities(int chunk) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const int base = SCORES + chunk * SCORE_BYTES;
   const auto sync_warpgroup = [] { asm volatile("bar.sync %0, 128;" ::"r"(1 + int(threadIdx.x) / 128) : "memory"); };
@@ -354,105 +330,81 @@ template <int C> __device__ void round_probabilities(int chunk) {
   }
   const int head = join_lanes(sums, [](float a, float b) { return __fadd_rn(a, b); });
   *reinterpret_cast<float2 *>(shared + base + SUMS + (warp * HEADS + head) * 4) = make_float2(sums[0], sums[1]);
-  if constexpr (C > 1) {
-    sync_warpgroup();
-    for (int at = thread * 16; at < SUMS + 4 * HEADS * 4; at += 128 * 16) copy_to_others<C>(base + at);
-  }
+  sync_warpgroup();
+  for (int at = thread * 16; at < SUMS + 4 * HEADS * 4; at += 128 * 16) copy_to_others(base + at);
 }
 
 // ---- values ----
 
-// 2 T neighbouring channels of four entries.
-template <int F, int T, bool IS_ALIGNED> struct Column {
-  static constexpr int BYTES = value_bytes<F>() / 256 * T;
-  static constexpr int WORDS = BYTES < 4 ? 1 : BYTES / 4;
-  uint32_t words[4][WORDS];
+// Two neighbouring channels of four entries.
+template <int F> struct Column {
+  static constexpr int BYTES = value_bytes<F>() / 256;
+  uint32_t words[4];
   uint32_t scales[4];
 
   // Of entries n, n + 8, n + 4 and n + 12 of the list.
-  __device__ void load(const Source &source, const unsigned char *cache, int n, int channel) {
+  __device__ void load(const Source &source, int n, int channel) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const unsigned char *entry = entry_at<F, IS_ALIGNED>(source, cache, n + (k % 2) * 8 + k / 2 * 4);
+      const unsigned char *entry = entry_at<F>(source, n + (k % 2) * 8 + k / 2 * 4);
       if (entry == nullptr) {
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w) words[k][w] = 0;
+        words[k] = 0;
         scales[k] = 0;
         continue;
       }
-      const unsigned char *from = entry + channel * BYTES / (2 * T);
-      if constexpr (BYTES == 1) words[k][0] = __ldg(from);
-      else if constexpr (BYTES == 2) words[k][0] = IS_ALIGNED ? __ldg(reinterpret_cast<const uint16_t *>(from)) : load_bytes<2>(from);
-      else load_words<IS_ALIGNED, WORDS>(from, words[k]);
+      const unsigned char *from = entry + channel * BYTES / 2;
+      if constexpr (BYTES == 1) words[k] = __ldg(from);
+      else if constexpr (BYTES == 2) words[k] = load_bytes<2>(from);
+      else load_words<1>(from, words + k);
       if constexpr (F == CACHE_FP8) scales[k] = __ldg(entry + DIM + channel / 32);
       else if constexpr (F == CACHE_FP4_ROW16) scales[k] = __ldg(entry + DIM / 2 + channel / 16);
     }
   }
 
-  // As operands: rows are channels, neighbours two entries. Tile t has channels 2 t and 2 t + 1.
-  __device__ void decode(uint32_t *a) const {
+  // As an operand: rows are channels, neighbours two entries.
+  __device__ void decode(uint32_t (&a)[4]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t(&x)[WORDS] = words[2 * half], (&y)[WORDS] = words[2 * half + 1];
+      const uint32_t x = words[2 * half], y = words[2 * half + 1];
       const uint32_t x_scale = scales[2 * half], y_scale = scales[2 * half + 1];
-      uint32_t pairs[8];
-#pragma unroll
-      for (int quad = 0; quad < (T + 1) / 2; ++quad) {
-        uint32_t(&four)[4] = *reinterpret_cast<uint32_t(*)[4]>(pairs + 4 * quad);
-        if constexpr (F == CACHE_FP4_ROW16) unpack_e2m1(pick(x[0], y[0], quad ? 0x7632 : 0x5410), scales_e4m3(x_scale, y_scale), four);
-        else if constexpr (F == CACHE_FP8) unpack_e4m3(x[quad % WORDS], y[quad % WORDS], scales_ue8m0(x_scale, y_scale), four);
-        else {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) four[j] = pick(x[(2 * quad + j / 2) % WORDS], y[(2 * quad + j / 2) % WORDS], j % 2 ? 0x7632 : 0x5410);
-        }
-      }
-#pragma unroll
-      for (int t = 0; t < T; ++t) a[4 * t + 2 * half] = pairs[2 * t], a[4 * t + 2 * half + 1] = pairs[2 * t + 1];
+      uint32_t pairs[4];
+      if constexpr (F == CACHE_FP4_ROW16) unpack_e2m1(pick(x, y, 0x5410), scales_e4m3(x_scale, y_scale), pairs);
+      else if constexpr (F == CACHE_FP8) unpack_e4m3(x, y, scales_ue8m0(x_scale, y_scale), pairs);
+      else pairs[0] = pick(x, y, 0x5410), pairs[1] = pick(x, y, 0x7632);
+      a[2 * half] = pairs[0], a[2 * half + 1] = pairs[1];
     }
   }
 };
 
-// Adds chunks `first` to `end` - 1, all of one format, to 16 T channels per warp from `channel` of this thread on.
-template <int F, int T, bool IS_TIGHT, bool IS_ALIGNED> __device__ void add_values(float (&sums)[T][32], const Source &source, int first, int end, int channel) {
-  // Columns under way: those of one or two chunks, or half of one.
-  constexpr int AHEAD = IS_TIGHT ? 2 : F == CACHE_FP4_ROW16 ? 8 : 4;
-  constexpr int UNROLLED = AHEAD > 4 ? AHEAD / 4 : 1;
-  const unsigned char *const cache = source.cache.data;
+// Adds chunks `first` to `end` - 1, all of one format, to 16 channels per warp from `channel` of this thread on.
+template <int F> __device__ void add_values(float (&sums)[32], const Source &source, int first, int end, int channel) {
+  // Columns under way: those of half a chunk.
+  constexpr int AHEAD = 2;
   const int lane_entry = threadIdx.x % 4;
   if (first >= end) return;
-  Column<F, T, IS_ALIGNED> columns[AHEAD];
+  Column<F> columns[AHEAD];
 #pragma unroll
-  for (int s = 0; s < AHEAD; ++s) {
-    if (first + s / 4 < end) columns[s].load(source, cache, first * CHUNK + s * 16 + lane_entry, channel);
-  }
-#pragma unroll
-  for (int t = 0; t < T; ++t) pin(sums[t]);
+  for (int s = 0; s < AHEAD; ++s) columns[s].load(source, first * CHUNK + s * 16 + lane_entry, channel);
+  pin(sums);
 #pragma unroll 1
-  for (int begin = first; begin < end; begin += UNROLLED) {
+  for (int chunk = first; chunk < end; ++chunk) {
+    const uint64_t probabilities = matrix_at(shared_address(shared + SCORES + chunk * SCORE_BYTES));
+    uint32_t operands[2][4];
 #pragma unroll
-    for (int part = 0; part < UNROLLED; ++part) {
-      const int chunk = begin + part;
-      if (chunk >= end) break;
-      const uint64_t probabilities = matrix_at(shared_address(shared + SCORES + chunk * SCORE_BYTES));
-      uint32_t operands[2][4 * T];
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        Column<F, T, IS_ALIGNED> &column = columns[(4 * part + s) % AHEAD];
-        await_products<1>();
-        column.decode(operands[s % 2]);
-        if (chunk + (s + AHEAD) / 4 < end) column.load(source, cache, chunk * CHUNK + (s + AHEAD) * 16 + lane_entry, channel);
-        pin(operands[s % 2]);
-        fence_products();
-#pragma unroll
-        for (int t = 0; t < T; ++t) multiply(sums[t], operands[s % 2] + 4 * t, probabilities + s * 32 / 16, 1);
-        commit_products();
-      }
-      // With products under way across the edge of the loop the compiler would serialise all of them.
-      await_products<0>();
+    for (int s = 0; s < 4; ++s) {
+      Column<F> &column = columns[s % AHEAD];
+      await_products<1>();
+      column.decode(operands[s % 2]);
+      if (chunk + (s + AHEAD) / 4 < end) column.load(source, chunk * CHUNK + (s + AHEAD) * 16 + lane_entry, channel);
+      pin(operands[s % 2]);
+      fence_products();
+      multiply(sums, operands[s % 2], probabilities + s * 32 / 16, 1);
+      commit_products();
     }
+    // With products under way across the edge of the loop the compiler would serialise all of them.
+    await_products<0>();
   }
-#pragma unroll
-  for (int t = 0; t < T; ++t) pin(sums[t]);
+  pin(sums);
 }
 
 // ---- the whole ----
@@ -464,7 +416,7 @@ struct Lists {
 };
 
 // Lists the entries of chunks `from` to `from` + MOST_CHUNKS - 1. By all threads; the list is not yet visible to others.
-template <int THREADS, bool IS_ALIGNED> __device__ inline Lists list_entries(const Source &window, const Source &global, int64_t row, int from, uint32_t *fault) {
+__device__ inline Lists list_entries(const Source &window, const Source &global, int64_t row, int from, uint32_t *fault) {
   int *scratch = reinterpret_cast<int *>(shared + TOTALS);
   uint32_t *list = reinterpret_cast<uint32_t *>(shared + LIST);
   const int thread = threadIdx.x;
@@ -476,8 +428,6 @@ template <int THREADS, bool IS_ALIGNED> __device__ inline Lists list_entries(con
   bool is_wrong = false;
   const auto part = [&](const Source &source, int32_t slot, int chunk, uint32_t argument, uint32_t rule) {
     const int64_t columns = source.slots.columns(), capacity = source.cache.shape[2] * source.entries;
-    const uint32_t page_units = uint32_t(source.cache.stride[2] / 16);
-    const uint32_t entry_units = source.format == CACHE_BF16 ? 64 : source.format == CACHE_FP8 ? 33 : 18;
     int count = 0;
     for (int64_t base = 0; base < columns; base += THREADS) {
       const int32_t next = slot_of(source, base + THREADS + thread);
@@ -488,10 +438,7 @@ template <int THREADS, bool IS_ALIGNED> __device__ inline Lists list_entries(con
       }
       const Count found = count_block<THREADS>(slot >= 0, scratch);
       const int place = (chunk - from) * CHUNK + count + found.before;
-      if (slot >= 0 && place >= 0 && place < MOST_CHUNKS * CHUNK) {
-        const uint32_t page = uint32_t(slot) / source.entries;
-        list[place] = IS_ALIGNED ? page * page_units + (uint32_t(slot) - page * source.entries) * entry_units : uint32_t(slot);
-      }
+      if (slot >= 0 && place >= 0 && place < MOST_CHUNKS * CHUNK) list[place] = uint32_t(slot);
       count += found.all;
       slot = next;
     }
@@ -505,7 +452,7 @@ template <int THREADS, bool IS_ALIGNED> __device__ inline Lists list_entries(con
 }
 
 // Queries of `heads` heads into shared memory, zeros for the others, in the order of channels that `Piece` has.
-template <int THREADS, bool IS_ALIGNED> __device__ inline void load_queries(const View &q, int64_t row, int first, int heads) {
+__device__ inline void load_queries(const View &q, int64_t row, int first, int heads) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // A lane takes eight channels 8 (16 i + 4 c + w) of a head; lanes of a warp differ so that no two banks meet.
   const int c = lane % 4, low = lane / 4 % 2, head_low = lane / 8;
@@ -515,7 +462,7 @@ template <int THREADS, bool IS_ALIGNED> __device__ inline void load_queries(cons
     uint4 eight = make_uint4(0, 0, 0, 0);
     if (head < heads) {
       uint32_t words[4];
-      load_words<IS_ALIGNED, 4>(reinterpret_cast<const unsigned char *>(q.at<uint16_t>(row * q.stride[1] + (first + head) * q.stride[2]) + 8 * (16 * i + 4 * c + w)), words);
+      load_words<4>(reinterpret_cast<const unsigned char *>(q.at<uint16_t>(row * q.stride[1] + (first + head) * q.stride[2]) + 8 * (16 * i + 4 * c + w)), words);
       eight = make_uint4(words[0], words[1], words[2], words[3]);
     }
     // Steps 8 i + 2 w and the next.
@@ -529,107 +476,62 @@ template <int THREADS, bool IS_ALIGNED> __device__ inline void load_queries(cons
   }
 }
 
-// Asks for the listed entries ahead of their use.
-template <int THREADS> __device__ inline void prefetch_entries(const Source &source, int first, int end) {
-  const uint32_t bytes = source.format == CACHE_BF16 ? 1024 : source.format == CACHE_FP8 ? 528 : 288;
-  for (int n = first * CHUNK + threadIdx.x; n < end * CHUNK; n += THREADS) {
-    const unsigned char *entry = entry_at<CACHE_BF16, true>(source, source.cache.data, n);
-    if (entry == nullptr) continue;
-    for (uint32_t byte = 0; byte < bytes; byte += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(entry + byte));
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(entry + bytes - 1));
-  }
-}
-
-// By clusters of C blocks of W warpgroups; IS_LONG: a row may have more than MOST_CHUNKS chunks. IS_ALIGNED: all entries and rows
-// begin on boundaries of 16 bytes.
-template <int C, int W, bool IS_LONG, bool IS_ALIGNED>
 __device__ void attend(const View &q, const Source &window, const Source &global, const View &sink, const View &out, float scale, uint32_t *fault) {
-  // Tiles of 64 channels of a warpgroup.
-  constexpr int T = DIM / 64 / (C * W), THREADS = 128 * W;
-  constexpr bool IS_TIGHT = IS_LONG || W > 2;
-  const int rank = cluster_rank<C>(), warpgroup = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int rank = cluster_rank(), warpgroup = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int groups = int(max(int64_t(1), (q.shape[2] + HEADS - 1) / HEADS));
-  const int64_t row = blockIdx.x / C / groups;
-  const int first = int(blockIdx.x / C % groups) * HEADS, heads = int(min(int64_t(HEADS), q.shape[2] - first));
+  const int64_t row = blockIdx.x / BLOCKS / groups;
+  const int first = int(blockIdx.x / BLOCKS % groups) * HEADS, heads = int(min(int64_t(HEADS), q.shape[2] - first));
 
-  const Lists lists = list_entries<THREADS, IS_ALIGNED>(window, global, row, 0, fault);
+  const Lists lists = list_entries(window, global, row, 0, fault);
   if (__syncthreads_or(lists.is_wrong)) return;
   const int chunks = lists.window + lists.global;
-  const bool is_long = IS_LONG && chunks > MOST_CHUNKS;
-  const int own = rank * W + warpgroup, step = C * W;
-  const int channel = (rank * W * 4 + warp) * 16 * T + lane / 4 * 2 * T;
-  const auto store = [&](int head, const uint32_t(&pairs)[T]) {
-    if (head >= heads) return;
-    uint16_t *at = out.at<uint16_t>(row * out.stride[1] + (first + head) * out.stride[2] + channel);
-    uint32_t *to = reinterpret_cast<uint32_t *>(at);
-    if constexpr (!IS_ALIGNED) {
-#pragma unroll
-      for (int t = 0; t < T; ++t) at[2 * t] = uint16_t(pairs[t]), at[2 * t + 1] = uint16_t(pairs[t] >> 16);
-    } else if constexpr (T == 4) *reinterpret_cast<uint4 *>(to) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-    else if constexpr (T == 2) *reinterpret_cast<uint2 *>(to) = make_uint2(pairs[0], pairs[1]);
-    else *to = pairs[0];
-  };
-  if (chunks == 0) {
-    const uint32_t zeros[T] = {};
-    for (int head = lane % 4; head < heads; head += 4) store(head, zeros);
-    return;
-  }
-  load_queries<THREADS, IS_ALIGNED>(q, row, first, heads);
-  if (IS_ALIGNED && !is_long) {
-    prefetch_entries<THREADS>(window, 0, lists.window);
-    prefetch_entries<THREADS>(global, lists.window, chunks);
-  }
+  if (chunks <= MOST_CHUNKS) return;
+  const int own = rank * WARPGROUPS + warpgroup, step = BLOCKS * WARPGROUPS;
+  const int channel = (rank * WARPGROUPS * 4 + warp) * 16 + lane / 4 * 2;
+  load_queries(q, row, first, heads);
   if (threadIdx.x < HEADS) maximum_of(threadIdx.x) = ordered(int(0xFF800000u));
   publish_to_products();
   __syncthreads();
 
-  float sums[T][32];
+  float sums[32];
 #pragma unroll
-  for (int t = 0; t < T; ++t) {
-#pragma unroll
-    for (int n = 0; n < 32; ++n) sums[t][n] = 0.0f;
-  }
+  for (int n = 0; n < 32; ++n) sums[n] = 0.0f;
   uint32_t nans = 0;
   float total = 0.0f;
 
-  // A long row is gone through twice: for the maxima, then for all the rest.
-  const int segment = is_long ? SEGMENT_CHUNKS : MOST_CHUNKS, segments = IS_LONG ? (chunks + segment - 1) / segment : 1;
+  // The row is gone through twice: for the maxima, then for all the rest.
+  const int segment = SEGMENT_CHUNKS, segments = (chunks + segment - 1) / segment;
 #pragma unroll 1
-  for (int turn = is_long ? -segments : 0; turn < segments; ++turn) {
+  for (int turn = -segments; turn < segments; ++turn) {
     const bool is_first = turn < 0;
     const int from = (is_first ? turn + segments : turn) * segment, end = min(chunks, from + segment) - from;
     const int middle = min(max(lists.window - from, 0), end);
-    if (is_long) {
-      __syncthreads();
-      list_entries<THREADS, IS_ALIGNED>(window, global, row, from, fault);
-      __syncthreads();
-    }
+    __syncthreads();
+    list_entries(window, global, row, from, fault);
+    __syncthreads();
 #pragma unroll 1
     for (int part = 0; part < 2; ++part) {
       const Source &source = part == 0 ? window : global;
       const int begin = part == 0 ? 0 : middle, limit = part == 0 ? middle : end;
       const int mine = begin + (own + step - begin % step) % step;
       switch (source.format) {
-      case CACHE_BF16: nans |= score<CACHE_BF16, IS_LONG, IS_TIGHT, IS_ALIGNED>(source, mine, limit, step, scale, !is_first, is_first == is_long); break;
-      case CACHE_FP8: nans |= score<CACHE_FP8, IS_LONG, IS_TIGHT, IS_ALIGNED>(source, mine, limit, step, scale, !is_first, is_first == is_long); break;
-      case CACHE_FP4_ROW16: nans |= score<CACHE_FP4_ROW16, IS_LONG, IS_TIGHT, IS_ALIGNED>(source, mine, limit, step, scale, !is_first, is_first == is_long); break;
+      case CACHE_BF16: nans |= score<CACHE_BF16>(source, mine, limit, step, scale, is_first); break;
+      case CACHE_FP8: nans |= score<CACHE_FP8>(source, mine, limit, step, scale, is_first); break;
+      case CACHE_FP4_ROW16: nans |= score<CACHE_FP4_ROW16>(source, mine, limit, step, scale, is_first); break;
       }
     }
-    // The maxima of all blocks; in a long row, after the last segment of the first time.
-    if (is_long ? turn == -1 : true) {
+    // The maxima of all blocks, after the last segment of the first time.
+    if (turn == -1) {
       // A NaN in an entry makes every head of the row NaN, which is above infinity here.
       constexpr int NAN_BITS = 0x7FC00000;
       const bool is_nan = __syncthreads_or(nans != 0);
       int m = int(threadIdx.x) < HEADS && !is_nan ? maximum_of(threadIdx.x) : NAN_BITS;
-      if constexpr (C > 1) {
-        // Where the queries were, or in a long row where no scores are yet.
-        const int board = is_long ? SCORES : QUERIES;
-        sync_all<C>();
-        if (threadIdx.x < HEADS) store_all<C>(board + (rank * HEADS + int(threadIdx.x)) * 4, uint32_t(m));
-        sync_all<C>();
-        if (threadIdx.x < HEADS) {
-          for (int r = 0; r < C; ++r) m = max(m, *reinterpret_cast<const int *>(shared + board + (r * HEADS + int(threadIdx.x)) * 4));
-        }
+      // No scores are there yet.
+      sync_all();
+      if (threadIdx.x < HEADS) store_all(SCORES + (rank * HEADS + int(threadIdx.x)) * 4, uint32_t(m));
+      sync_all();
+      if (threadIdx.x < HEADS) {
+        for (int r = 0; r < BLOCKS; ++r) m = max(m, *reinterpret_cast<const int *>(shared + SCORES + (r * HEADS + int(threadIdx.x)) * 4));
       }
       if (threadIdx.x < HEADS) maximum_of(threadIdx.x) = ordered(m);
       __syncthreads();
@@ -637,9 +539,9 @@ __device__ void attend(const View &q, const Source &window, const Source &global
     if (is_first) continue;
 
 #pragma unroll 1
-    for (int chunk = own; chunk < end; chunk += step) round_probabilities<C>(chunk);
+    for (int chunk = own; chunk < end; chunk += step) round_probabilities(chunk);
     publish_to_products();
-    sync_all<C>();
+    sync_all();
     publish_to_products();
     if (threadIdx.x < HEADS) {
       for (int chunk = 0; chunk < end; ++chunk) {
@@ -651,13 +553,13 @@ __device__ void attend(const View &q, const Source &window, const Source &global
       const Source &source = part == 0 ? window : global;
       const int begin = part == 0 ? 0 : middle, limit = part == 0 ? middle : end;
       switch (source.format) {
-      case CACHE_BF16: add_values<CACHE_BF16, T, IS_TIGHT, IS_ALIGNED>(sums, source, begin, limit, channel); break;
-      case CACHE_FP8: add_values<CACHE_FP8, T, IS_TIGHT, IS_ALIGNED>(sums, source, begin, limit, channel); break;
-      case CACHE_FP4_ROW16: add_values<CACHE_FP4_ROW16, T, IS_TIGHT, IS_ALIGNED>(sums, source, begin, limit, channel); break;
+      case CACHE_BF16: add_values<CACHE_BF16>(sums, source, begin, limit, channel); break;
+      case CACHE_FP8: add_values<CACHE_FP8>(sums, source, begin, limit, channel); break;
+      case CACHE_FP4_ROW16: add_values<CACHE_FP4_ROW16>(sums, source, begin, limit, channel); break;
       }
     }
     // Probabilities of the next segment come from every block.
-    if (is_long) sync_all<C>();
+    sync_all();
   }
 
   if (threadIdx.x < HEADS) {
@@ -672,26 +574,19 @@ __device__ void attend(const View &q, const Source &window, const Source &global
     for (int e = 0; e < 2; ++e) {
       const int head = 8 * j + 2 * (lane % 4) + e;
       const float factor = shared_float(TOTALS + head * 4);
-      uint32_t pairs[T];
-#pragma unroll
-      for (int t = 0; t < T; ++t) pairs[t] = round_pair(__fmul_rn(sums[t][4 * j + e], factor), __fmul_rn(sums[t][4 * j + 2 + e], factor));
-      store(head, pairs);
+      if (head >= heads) continue;
+      const uint32_t pair = round_pair(__fmul_rn(sums[4 * j + e], factor), __fmul_rn(sums[4 * j + 2 + e], factor));
+      uint16_t *at = out.at<uint16_t>(row * out.stride[1] + (first + head) * out.stride[2] + channel);
+      at[0] = uint16_t(pair), at[1] = uint16_t(pair >> 16);
     }
   }
 }
 #endif
 
+extern "C" __global__ void __cluster_dims__(4) __launch_bounds__(256, 1) sparse_attention_long(
+    const __grid_constant__ View q, const __grid_constant__ Source window, const __grid_constant__ Source global, const __grid_constant__ View sink,
+    const __grid_constant__ View out, float scale, uint32_t *fault) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define ATTEND(...) attend<__VA_ARGS__>(q, window, global, sink, out, scale, fault)
-#else
-#define ATTEND(...)
+  attend(q, window, global, sink, out, scale, fault);
 #endif
-#define KERNEL(NAME, C, W, IS_LONG, IS_ALIGNED)                                                                                                          \
-  extern "C" __global__ void __cluster_dims__(C) __launch_bounds__(128 * W, 1) NAME(                                                                    \
-      const __grid_constant__ View q, const __grid_constant__ Source window, const __grid_constant__ Source global, const __grid_constant__ View sink, \
-      const __grid_constant__ View out, float scale, uint32_t *fault) {                                                                                \
-    ATTEND(C, W, IS_LONG, IS_ALIGNED);                                                                                                                 \
-  }
-
-// Rows of any length, and tensors anywhere.
-KERNEL(sparse_attention_any, 4, 2, true, false)
+}
