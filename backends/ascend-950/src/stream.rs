@@ -27,8 +27,8 @@ pub(crate) struct Stream {
     is_captured: AtomicBool,
     /// Why nothing can be done with it any more.
     given_up: OnceLock<Fault>,
-    /// What queued calls of the vendor's ops need, with the event behind each, oldest first.
-    kept: Mutex<VecDeque<(RawEvent, Kept)>>,
+    /// What queued calls of the vendor's ops need, oldest first, with the event behind each, if there is one.
+    kept: Mutex<VecDeque<(Option<RawEvent>, Kept)>>,
 }
 
 // SAFETY: a stream may be used from any thread; the boundary promises one at a time.
@@ -121,23 +121,34 @@ impl Stream {
         self.faults.take(number, &self.slot)
     }
 
-    /// Keeps something until the stream has passed what is queued now, and gives up what it has passed.
+    /// Keeps something until the stream has passed what is queued now, and gives up what it has passed. Where no event can be
+    /// made for that, it is kept until a later one, or a wait, tells.
     pub(crate) fn keep(&self, what: Kept) -> Result<(), Fault> {
-        let acl = self.device.bind()?;
+        let (event, done) = match self.mark() {
+            Ok(event) => (Some(event), Ok(())),
+            Err(fault) => (None, Err(fault)),
+        };
         let mut kept = self.lock_kept();
-        while let Some((event, _)) = kept.front()
-            && event.has_passed(acl)
-        {
-            kept.pop_front();
-        }
-        let event = RawEvent::new(&self.device, acl, sys::ACL_EVENT_SYNC)?;
-        // SAFETY: both are alive and of one context.
-        let recorded = check("the record of an event", unsafe { acl.aclrtRecordEvent(event.raw, self.raw) });
         kept.push_back((event, what));
-        recorded
+        let acl = self.device.bind()?;
+        while let Some(first) = kept.iter().position(|(event, _)| event.is_some())
+            && kept[first].0.as_ref().is_some_and(|event| event.has_passed(acl))
+        {
+            kept.drain(..=first);
+        }
+        done
     }
 
-    fn lock_kept(&self) -> MutexGuard<'_, VecDeque<(RawEvent, Kept)>> {
+    /// An event at the present end of the stream.
+    fn mark(&self) -> Result<RawEvent, Fault> {
+        let acl = self.device.bind()?;
+        let event = RawEvent::new(&self.device, acl, sys::ACL_EVENT_SYNC)?;
+        // SAFETY: both are alive and of one context.
+        check("the record of an event", unsafe { acl.aclrtRecordEvent(event.raw, self.raw) })?;
+        Ok(event)
+    }
+
+    fn lock_kept(&self) -> MutexGuard<'_, VecDeque<(Option<RawEvent>, Kept)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
