@@ -45,7 +45,7 @@ impl Compiler for Bisheng {
         &self.identity
     }
 
-    fn shared(&self) -> Vec<PathBuf> {
+    fn shared(&self, _source: &Path) -> Vec<PathBuf> {
         vec![self.root.join("kernels/common")]
     }
 

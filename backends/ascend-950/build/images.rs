@@ -11,8 +11,8 @@ pub(crate) trait Compiler: Sync {
     fn root(&self) -> &Path;
     /// All that an image follows from besides files: program, version, flags.
     fn identity(&self) -> &str;
-    /// Folders whose files every image follows from.
-    fn shared(&self) -> Vec<PathBuf>;
+    /// Folders whose files the image of a source follows from.
+    fn shared(&self, source: &Path) -> Vec<PathBuf>;
     /// Makes the image of a source, or a part of images.
     fn run(&self, source: &Path, image: &Path) -> Result<(), String>;
     /// How the name of what is made of a source ends.
@@ -24,7 +24,7 @@ pub(crate) trait Compiler: Sync {
     fn image(&self, source: &Path, output: &Path) -> Result<PathBuf, String> {
         let name = source.file_stem().expect("it has a name").to_string_lossy().into_owned();
         let cache = self.root().join("../../target/ascend-950/images");
-        let key = key(self.identity(), source, &self.shared(), self.root())?;
+        let key = key(self.identity(), source, &self.shared(source), self.root())?;
         let extension = self.extension(source);
         let kept = cache.join(format!("{name}-{key:016x}.{extension}"));
         let image = output.join(format!("{name}.{extension}"));

@@ -77,8 +77,11 @@ impl Compiler for Gcc {
         &self.identity
     }
 
-    fn shared(&self) -> Vec<PathBuf> {
-        ["twin", "kernels/common", "include", "fake"].map(|folder| self.root.join(folder)).into()
+    /// A changed setting of the fake runtime compiles no kernel again.
+    fn shared(&self, source: &Path) -> Vec<PathBuf> {
+        let of_fake: &[&str] = &["twin", "include", "fake"];
+        let folders = if is_of(source, "fake") { of_fake } else { &["twin", "kernels/common"] };
+        folders.iter().map(|folder| self.root.join(folder)).collect()
     }
 
     fn extension(&self, source: &Path) -> &'static str {

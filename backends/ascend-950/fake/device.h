@@ -17,7 +17,7 @@
 
 #include "../include/di_acl.h"
 #include "../twin/launch.h"
-#include "settings.h"
+#include "calls.h"
 
 namespace fake {
 

@@ -93,13 +93,24 @@ bool is_in_memory(const aclTensor &t) {
 
 aclnnStatus invalid(const char *op, const std::string &text) { return fail(ACLNN_ERR_PARAM_INVALID, std::string(op) + ": " + text); }
 
+// The first phase, after its own checks. Plans of settings.h are carried out here.
 aclnnStatus plan(aclOpExecutor *made, uint64_t *workspace, aclOpExecutor **executor) {
+  static auto &plans = *new std::map<std::string, uint64_t>;
+  static auto &last = *new std::map<std::string, aclOpExecutor *>;
+  static auto &lock = *new std::mutex;
+  const std::string first_phase = std::string(made->op) + "GetWorkspaceSize";
+  fake::Device *device = nullptr;
+  if (int code = fake::begin(first_phase.c_str(), &device)) return code;
   for (const aclTensor *tensor : made->tensors) {
     if (!tensor->is_alive) return invalid(made->op, "a tensor that was destroyed");
     if (!is_in_memory(*tensor)) return invalid(made->op, "a tensor whose elements are in no allocation");
   }
-  *workspace = made->workspace;
-  *executor = made;
+  std::lock_guard<std::mutex> guard(lock);
+  const uint64_t now = ++plans[made->op];
+  const fake::Planned *said = fake::planned(fake::settings().workspaces, made->op, now);
+  *workspace = said ? said->value : made->workspace;
+  *executor = fake::planned(fake::settings().stales, made->op, now) ? last[made->op] : made;
+  last[made->op] = made;
   return ACLNN_SUCCESS;
 }
 
@@ -109,7 +120,7 @@ aclnnStatus run(const char *op, void *workspace, uint64_t bytes, aclOpExecutor *
   if (!executor || !stream) return fail(ACLNN_ERR_PARAM_NULLPTR, std::string(op) + ": no executor or no stream");
   if (std::string(executor->op) != op) return invalid(op, std::string("an executor of ") + executor->op);
   if (executor->was_run.exchange(true)) return fail(ACLNN_ERR_INNER, std::string(op) + ": the executor was used before");
-  if (bytes < executor->workspace) return invalid(op, "a workspace smaller than was asked for");
+  if (bytes < executor->workspace) return invalid(op, "a workspace smaller than the op needs");
   if (executor->workspace && !fake::memory().holds(workspace, executor->workspace, true)) return invalid(op, "a workspace in no allocation");
   auto *on = static_cast<fake::Stream *>(stream);
   if (on->device != device) return fail(ACL_ERROR_RT_STREAM_CONTEXT, "the stream is of another context");
@@ -136,9 +147,10 @@ aclnnStatus run(const char *op, void *workspace, uint64_t bytes, aclOpExecutor *
 
 extern "C" {
 
-// Whether this installation has an op: of the twin alone, asked by src/vendor.rs for each name.
+// Whether this installation has a function of the ops, or `libopapi.so` itself: of the twin alone, asked by src/vendor.rs.
 int di_fake_has(const char *name) {
   const std::string all = fake::settings().opapi;
+  if (std::strcmp(name, "libopapi.so") == 0) return all != "none";
   return all == "all" || (all.rfind("without:", 0) == 0 && all.substr(8) != name);
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn acl() -> Result<&'static sys::AscendCl, Fault> {
 }
 
 fn start() -> Result<sys::AscendCl, Fault> {
-    let library = if is_twin() { crate::image::fake()? } else { open()? };
+    let library = if is_twin() { of_twin()? } else { open()? };
     // SAFETY: the types are those of `di_acl.h`, which says what the runtime's functions take.
     let acl = unsafe { sys::AscendCl::from_library(library) };
     let acl = acl.map_err(|e| Fault::unsupported(format!("{LIBRARY} cannot be used: {e}")))?;
@@ -59,6 +59,19 @@ fn start() -> Result<sys::AscendCl, Fault> {
             Err(fault)
         }
     }
+}
+
+/// The fake runtime, if it understands what the environment tells it.
+fn of_twin() -> Result<Library, Fault> {
+    let library = crate::image::fake()?;
+    // SAFETY: the type is that of the function in `fake/ascendcl.cpp`; its result is null, or a text that lives as long as the
+    // library, which is never closed.
+    let problem = unsafe {
+        let get = library.get::<unsafe extern "C" fn() -> *const c_char>("di_fake_problem");
+        let text = get.map_or(std::ptr::null(), |get| get());
+        if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy().into_owned()) }
+    };
+    problem.map_or(Ok(library), |text| Err(Fault::invalid(text)))
 }
 
 /// Without these not even devices are listed.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use deepinfer_plugin_api::abi::{DI_DEVICE_ASCEND, DI_SPACE_DEVICE, DI_SPACE_HOST_PINNED};
-use deepinfer_plugin_api::sdk::{DeviceInfo, Fault, SpaceInfo};
+use deepinfer_plugin_api::sdk::{DeviceInfo, Fault, FaultCode, SpaceInfo};
 
 use crate::acl::sys::{self, aclrtContext};
 use crate::acl::{acl, missing_to_open};
@@ -43,14 +43,22 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, Fault> {
     let name = if image::is_twin() { "Ascend 950 (host twin)".to_owned() } else { format!("Ascend {soc}") } + &without;
     let arch = if image::is_twin() { "ascend950-host-twin".to_owned() } else { soc.to_lowercase() };
     let describe = |device: u32| {
-        let total_bytes = attribute(acl, device, sys::ACL_DEV_ATTR_TOTAL_GLOBAL_MEM_SIZE);
+        let mut name = name.clone();
+        let mut known = |what: &str, which| {
+            attribute(acl, device, which).unwrap_or_else(|fault| {
+                name += &format!(", {what} unknown: {fault}");
+                0
+            })
+        };
+        let total_bytes = known("memory", sys::ACL_DEV_ATTR_TOTAL_GLOBAL_MEM_SIZE);
+        let compute_units = known("cores", sys::ACL_DEV_ATTR_VECTOR_CORE_NUM) as u32;
         let space = |kind, total_bytes| SpaceInfo { kind, min_align: 64, granularity: GRANULARITY, total_bytes };
         DeviceInfo {
             device_type: DI_DEVICE_ASCEND,
-            name: name.clone(),
+            name,
             arch: arch.clone(),
             total_bytes,
-            compute_units: attribute(acl, device, sys::ACL_DEV_ATTR_VECTOR_CORE_NUM) as u32,
+            compute_units,
             pci_vendor: if image::is_twin() { 0 } else { PCI_VENDOR },
             is_emulated: image::is_twin(),
             spaces: vec![space(DI_SPACE_DEVICE, total_bytes), space(DI_SPACE_HOST_PINNED, 0)],
@@ -74,15 +82,16 @@ fn soc(acl: &sys::AscendCl) -> String {
     }
 }
 
-/// A number that describes a device, or 0 when the runtime does not tell it.
-fn attribute(acl: &sys::AscendCl, device: u32, which: sys::aclrtDevAttr) -> u64 {
-    let Ok(get) = acl.aclrtGetDeviceInfo.as_ref() else { return 0 };
+/// A number that describes a device.
+fn attribute(acl: &sys::AscendCl, device: u32, which: sys::aclrtDevAttr) -> Result<u64, Fault> {
+    let Ok(get) = acl.aclrtGetDeviceInfo.as_ref() else {
+        return Err(Fault::unsupported("the CANN that is installed has no aclrtGetDeviceInfo"));
+    };
     let mut value = 0;
     // SAFETY: the address is writable.
-    match unsafe { get(device, which, &mut value) } {
-        sys::ACL_SUCCESS => u64::try_from(value).unwrap_or(0),
-        _ => 0,
-    }
+    check(format_args!("aclrtGetDeviceInfo of attribute {which}"), unsafe { get(device, which, &mut value) })?;
+    u64::try_from(value)
+        .map_err(|_| Fault::new(FaultCode::Internal, format!("aclrtGetDeviceInfo of attribute {which} gives {value}")))
 }
 
 /// Pinned memory of the host.
@@ -130,7 +139,11 @@ impl Device {
             check("the device", acl.aclrtSetDevice(ordinal as i32))?;
             check("the device's context", acl.aclrtGetCurrentContext(&mut context))?;
         }
-        let cores = attribute(acl, ordinal as u32, sys::ACL_DEV_ATTR_VECTOR_CORE_NUM).max(1) as u32;
+        // One block at a time gives the same bits, slowly: that is for a runtime that never tells, not for one that fails.
+        let cores = match acl.aclrtGetDeviceInfo {
+            Ok(_) => attribute(acl, ordinal as u32, sys::ACL_DEV_ATTR_VECTOR_CORE_NUM)?.max(1) as u32,
+            Err(_) => 1,
+        };
         Ok(Self {
             ordinal,
             context,

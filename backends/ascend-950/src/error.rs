@@ -10,7 +10,7 @@ use crate::acl::{acl, recent};
 /// What can be done about a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// A wait took too long; waiting again may help.
+    /// It took too long. A wait is made again; of another call it is not known what it did.
     Retry,
     /// Free memory or ask for less.
     OutOfMemory,
@@ -56,7 +56,7 @@ const fn name(code: aclError) -> &'static str {
         sys::ACL_ERROR_RT_STREAM_CONTEXT => "the stream is of another context",
         sys::ACL_ERROR_RT_WAIT_TIMEOUT
         | sys::ACL_ERROR_RT_STREAM_SYNC_TIMEOUT
-        | sys::ACL_ERROR_RT_EVENT_SYNC_TIMEOUT => "a wait took too long",
+        | sys::ACL_ERROR_RT_EVENT_SYNC_TIMEOUT => "it took too long",
         sys::ACL_ERROR_RT_TASK_TIMEOUT => "a task took too long",
         sys::ACL_ERROR_RT_STREAM_CAPTURED => "the stream is captured",
         sys::ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED => "the capture became invalid",
@@ -82,13 +82,15 @@ const fn name(code: aclError) -> &'static str {
     }
 }
 
+/// What the user of a lost device does.
+pub(crate) const LOST: &str = "; nothing works on this device any more in this process: start it again";
+
 /// A fault of `what`, from a result of the runtime.
 pub(crate) fn fault(what: impl Display, code: aclError) -> Fault {
     let (class, name) = (class(code), name(code));
     let said = acl().ok().and_then(recent).map_or(String::new(), |text| format!(": {text}"));
     let advice = match class {
-        Class::DeviceLost => "; nothing works on this device any more in this process: start it again",
-        Class::Retry => "; it was waited for again without success",
+        Class::DeviceLost => LOST,
         _ => "",
     };
     let kind = match class {
@@ -103,7 +105,7 @@ pub(crate) fn fault(what: impl Display, code: aclError) -> Fault {
 }
 
 /// `Ok` if the runtime says so.
-pub(crate) fn check(what: &str, code: aclError) -> Result<(), Fault> {
+pub(crate) fn check(what: impl Display, code: aclError) -> Result<(), Fault> {
     match code {
         sys::ACL_SUCCESS => Ok(()),
         code => Err(fault(what, code)),
@@ -113,16 +115,19 @@ pub(crate) fn check(what: &str, code: aclError) -> Result<(), Fault> {
 /// How often a wait that took too long is made again.
 const WAITS: usize = 3;
 
-/// A wait, made again when it took too long.
+/// A wait for `what`, made again when it took too long.
 pub(crate) fn wait(what: &str, mut once: impl FnMut() -> aclError) -> Result<(), Fault> {
     let mut code = once();
     for _ in 1..WAITS {
         if code == sys::ACL_SUCCESS || class(code) != Class::Retry {
-            break;
+            return check(what, code);
         }
         code = once();
     }
-    check(what, code)
+    match class(code) {
+        Class::Retry => Err(fault(format_args!("the wait for {what}, made {WAITS} times"), code)),
+        _ => check(what, code),
+    }
 }
 
 #[cfg(test)]

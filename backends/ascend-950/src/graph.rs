@@ -8,7 +8,7 @@ use crate::acl::has_graphs;
 use crate::acl::sys::{self, aclmdlRI};
 use crate::backend::Ascend;
 use crate::device::Device;
-use crate::error::check;
+use crate::error::{check, fault};
 use crate::faults::FaultWord;
 use crate::stream::Stream;
 
@@ -63,10 +63,8 @@ impl GraphBackend for Ascend {
         if !has_graphs(acl) {
             return Err(Fault::unsupported("the CANN that is installed records no work of streams"));
         }
-        let mut raw: aclmdlRI = std::ptr::null_mut();
         stream.set_captured(false);
-        // SAFETY: the stream is alive; the address is writable.
-        check("the end of a capture", unsafe { acl.aclmdlRICaptureEnd(stream.raw(), &mut raw) })?;
+        let raw = end(acl, stream)?;
         let (device, faults) = (Arc::clone(stream.device()), Arc::clone(stream.faults()));
         Ok(Graph(Arc::new(Recording { device, raw, _faults: faults })))
     }
@@ -79,5 +77,30 @@ impl GraphBackend for Ascend {
         let acl = stream.begin()?;
         // SAFETY: both are alive.
         check("the launch of a graph", unsafe { acl.aclmdlRIExecuteAsync(executable.0.raw, stream.raw()) })
+    }
+}
+
+/// Ends the capture of a stream. Where that fails, it is ended once more, and what that gives is not used: a stream that stayed
+/// captured would answer every later call with errors of a capture that is over for its user.
+fn end(acl: &sys::AscendCl, stream: &Stream) -> Result<aclmdlRI, Fault> {
+    let once = || {
+        let mut raw: aclmdlRI = std::ptr::null_mut();
+        // SAFETY: the stream is alive; the address is writable.
+        let code = unsafe { acl.aclmdlRICaptureEnd(stream.raw(), &mut raw) };
+        (code, raw)
+    };
+    let (code, raw) = once();
+    if code == sys::ACL_SUCCESS {
+        return Ok(raw);
+    }
+    let fault = fault("the end of a capture", code);
+    match once() {
+        (sys::ACL_SUCCESS, raw) => {
+            // SAFETY: just made, launched nowhere.
+            let _ = unsafe { acl.aclmdlRIDestroy(raw) };
+            Err(fault)
+        }
+        (sys::ACL_ERROR_RT_STREAM_NOT_CAPTURED | sys::ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, _) => Err(fault),
+        _ => Err(stream.give_up(fault)),
     }
 }

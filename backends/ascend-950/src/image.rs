@@ -118,7 +118,7 @@ impl Function {
         let mut function: aclrtFuncHandle = std::ptr::null_mut();
         // SAFETY: the binary is loaded in the current context; the name ends with a zero.
         let code = unsafe { acl()?.aclrtBinaryGetFunction(binary, self.name.as_ptr(), &mut function) };
-        check(self.name(), code)?;
+        check(format_args!("the kernel {}", self.name()), code)?;
         slot.get_or_init(|| Handle(function.expose_provenance()));
         Ok(function)
     }

@@ -121,7 +121,7 @@ pub(crate) unsafe fn enqueue<T: Tiling>(
             1,
         )
     };
-    check(function.name(), code)
+    check(format_args!("the launch of {}", function.name()), code)
 }
 
 /// Queues a kernel: stream, function, blocks, addresses of its tensors in their order, tiling struct.

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use deepinfer_plugin_api::abi::{DI_COPY_D2D, DI_COPY_D2H, DI_COPY_H2D, DI_COPY_P2P};
-use deepinfer_plugin_api::sdk::Fault;
+use deepinfer_plugin_api::sdk::{Fault, FaultCode};
 
 use crate::acl::sys::{self, aclrtEvent, aclrtStream};
 use crate::device::Device;
-use crate::error::{check, wait};
+use crate::error::{LOST, check, wait};
 use crate::faults::{FaultWord, Slot};
 use crate::plain;
 use crate::vendor::call::Kept;
@@ -25,8 +25,10 @@ pub(crate) struct Stream {
     faults: Arc<FaultWord>,
     slot: Slot,
     is_captured: AtomicBool,
-    /// What queued calls of the vendor's ops need, with the event behind each, oldest first.
-    kept: Mutex<VecDeque<(RawEvent, Kept)>>,
+    /// Why nothing can be done with it any more.
+    given_up: OnceLock<Fault>,
+    /// What queued calls of the vendor's ops need, oldest first, with the event behind each, if there is one.
+    kept: Mutex<VecDeque<(Option<RawEvent>, Kept)>>,
 }
 
 // SAFETY: a stream may be used from any thread; the boundary promises one at a time.
@@ -44,8 +46,8 @@ impl Stream {
         let made = FaultWord::new(device, raw).and_then(|faults| Ok((Arc::new(faults), Slot::new(device)?)));
         match made {
             Ok((faults, slot)) => {
-                let (is_captured, kept) = (AtomicBool::new(false), Mutex::default());
-                Ok(Self { device: Arc::clone(device), raw, faults, slot, is_captured, kept })
+                let (is_captured, given_up, kept) = Default::default();
+                Ok(Self { device: Arc::clone(device), raw, faults, slot, is_captured, given_up, kept })
             }
             Err(fault) => {
                 // SAFETY: just made, and given back once.
@@ -86,8 +88,22 @@ impl Stream {
         self.is_captured.store(is_captured, Ordering::Relaxed);
     }
 
+    /// Notes that a capture could not be ended after `fault`. All that is asked of the stream from now on gets the answer that
+    /// this gives: of a device that is lost, since the capture also holds what its thread does elsewhere.
+    pub(crate) fn give_up(&self, mut fault: Fault) -> Fault {
+        if fault.code != FaultCode::DeviceLost {
+            fault.code = FaultCode::DeviceLost;
+            fault.message += "; the stream stays captured";
+            fault.message += LOST;
+        }
+        self.given_up.get_or_init(|| fault).clone()
+    }
+
     /// Makes the context current and the word of faults ready for the next work.
     pub(crate) fn begin(&self) -> Result<&'static sys::AscendCl, Fault> {
+        if let Some(fault) = self.given_up.get() {
+            return Err(fault.clone());
+        }
         let acl = self.device.bind()?;
         if !self.is_captured() {
             self.faults.prepare(&self.device, self.raw)?;
@@ -105,23 +121,34 @@ impl Stream {
         self.faults.take(number, &self.slot)
     }
 
-    /// Keeps something until the stream has passed what is queued now, and gives up what it has passed.
+    /// Keeps something until the stream has passed what is queued now, and gives up what it has passed. Where no event can be
+    /// made for that, it is kept until a later one, or a wait, tells.
     pub(crate) fn keep(&self, what: Kept) -> Result<(), Fault> {
-        let acl = self.device.bind()?;
+        let (event, done) = match self.mark() {
+            Ok(event) => (Some(event), Ok(())),
+            Err(fault) => (None, Err(fault)),
+        };
         let mut kept = self.lock_kept();
-        while let Some((event, _)) = kept.front()
-            && event.has_passed(acl)
-        {
-            kept.pop_front();
-        }
-        let event = RawEvent::new(&self.device, acl, sys::ACL_EVENT_SYNC)?;
-        // SAFETY: both are alive and of one context.
-        let recorded = check("the record of an event", unsafe { acl.aclrtRecordEvent(event.raw, self.raw) });
         kept.push_back((event, what));
-        recorded
+        let acl = self.device.bind()?;
+        while let Some(first) = kept.iter().position(|(event, _)| event.is_some())
+            && kept[first].0.as_ref().is_some_and(|event| event.has_passed(acl))
+        {
+            kept.drain(..=first);
+        }
+        done
     }
 
-    fn lock_kept(&self) -> MutexGuard<'_, VecDeque<(RawEvent, Kept)>> {
+    /// An event at the present end of the stream.
+    fn mark(&self) -> Result<RawEvent, Fault> {
+        let acl = self.device.bind()?;
+        let event = RawEvent::new(&self.device, acl, sys::ACL_EVENT_SYNC)?;
+        // SAFETY: both are alive and of one context.
+        check("the record of an event", unsafe { acl.aclrtRecordEvent(event.raw, self.raw) })?;
+        Ok(event)
+    }
+
+    fn lock_kept(&self) -> MutexGuard<'_, VecDeque<(Option<RawEvent>, Kept)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

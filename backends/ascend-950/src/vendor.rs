@@ -24,7 +24,7 @@ use libloading::Library;
 use crate::acl::toolkit;
 use crate::image::{self, is_twin};
 
-const LIBRARY: &str = "libopapi.so";
+const LIBRARY: &CStr = c"libopapi.so";
 
 /// An op of the vendor: what this backend calls, and for what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,19 +38,23 @@ pub(crate) enum VendorOp {
 impl VendorOp {
     pub(crate) const ALL: [VendorOp; 2] = [VendorOp::Matmul, VendorOp::QuantMatmul];
 
-    /// The vendor's name.
-    pub(crate) const fn name(self) -> &'static CStr {
+    /// Names of its two functions. One without the other is of no use.
+    const fn phases(self) -> [&'static CStr; 2] {
         match self {
-            VendorOp::Matmul => c"aclnnMatmul",
-            VendorOp::QuantMatmul => c"aclnnQuantMatmulV5",
+            VendorOp::Matmul => [c"aclnnMatmulGetWorkspaceSize", c"aclnnMatmul"],
+            VendorOp::QuantMatmul => [c"aclnnQuantMatmulV5GetWorkspaceSize", c"aclnnQuantMatmulV5"],
         }
     }
 }
 
+/// What every op needs.
+const TENSORS: [&CStr; 2] = [c"aclCreateTensor", c"aclDestroyTensor"];
+
 /// The library of the vendor's ops.
 pub(crate) struct Vendor {
     api: sys::OpApi,
-    has: [bool; VendorOp::ALL.len()],
+    /// Functions that it lacks.
+    lacks: Vec<&'static CStr>,
 }
 
 impl Vendor {
@@ -62,30 +66,39 @@ impl Vendor {
             .as_ref()
     }
 
-    /// The fake ops, of which `has` says which there are.
+    /// The fake ops; `has` says whether the library is there, and which functions.
     pub(crate) fn of_twin(has: impl Fn(&Library, &CStr) -> bool) -> Option<Self> {
-        Self::of(image::fake().ok()?, has)
+        let library = image::fake().ok()?;
+        if has(&library, LIBRARY) { Self::of(library, has) } else { None }
     }
 
     fn of(library: Library, has: impl Fn(&Library, &CStr) -> bool) -> Option<Self> {
-        let wanted = VendorOp::ALL.map(|op| has(&library, op.name()));
+        let all = || TENSORS.into_iter().chain(VendorOp::ALL.into_iter().flat_map(VendorOp::phases));
+        let wanted: Vec<bool> = all().map(|name| has(&library, name)).collect();
         // SAFETY: the types are those of `di_aclnn.h`, which says what the vendor's functions take.
         let api = unsafe { sys::OpApi::from_library(library) }.ok()?;
-        let has_tensors = api.aclCreateTensor.is_ok() && api.aclDestroyTensor.is_ok();
-        let there = VendorOp::ALL.map(|op| match op {
-            VendorOp::Matmul => api.aclnnMatmulGetWorkspaceSize.is_ok() && api.aclnnMatmul.is_ok(),
-            VendorOp::QuantMatmul => api.aclnnQuantMatmulV5GetWorkspaceSize.is_ok() && api.aclnnQuantMatmulV5.is_ok(),
-        });
-        let mut has = [false; VendorOp::ALL.len()];
-        for (has, (wanted, there)) in has.iter_mut().zip(wanted.into_iter().zip(there)) {
-            *has = has_tensors && wanted && there;
-        }
-        Some(Self { api, has })
+        let there = [
+            api.aclCreateTensor.is_ok(),
+            api.aclDestroyTensor.is_ok(),
+            api.aclnnMatmulGetWorkspaceSize.is_ok(),
+            api.aclnnMatmul.is_ok(),
+            api.aclnnQuantMatmulV5GetWorkspaceSize.is_ok(),
+            api.aclnnQuantMatmulV5.is_ok(),
+        ];
+        let has_it = wanted.into_iter().zip(there).map(|(wanted, there)| wanted && there);
+        let lacks = all().zip(has_it).filter(|(_, has_it)| !has_it).map(|(name, _)| name).collect();
+        Some(Self { api, lacks })
+    }
+
+    /// The first function that an op needs and the library lacks.
+    pub(crate) fn lacks(&self, op: VendorOp) -> Option<&'static str> {
+        let needed = TENSORS.into_iter().chain(op.phases());
+        needed.into_iter().find(|name| self.lacks.contains(name)).map(text)
     }
 
     /// Whether an op is installed.
     pub(crate) fn has(&self, op: VendorOp) -> bool {
-        self.has[op as usize]
+        self.lacks(op).is_none()
     }
 
     /// Its functions.
@@ -94,16 +107,22 @@ impl Vendor {
     }
 }
 
-/// The vendor's ops that this backend would use and that the installation lacks, for a person. The twin lacks none that were not
-/// asked for.
-pub(crate) fn missing() -> Vec<&'static str> {
-    let vendor = Vendor::get();
-    let missing = VendorOp::ALL.into_iter().filter(|op| !vendor.is_some_and(|vendor| vendor.has(*op)));
-    let missing: Vec<&str> = missing.map(|op| op.name().to_str().unwrap_or_default()).collect();
-    if is_twin() && missing.len() == VendorOp::ALL.len() { Vec::new() } else { missing }
+fn text(name: &'static CStr) -> &'static str {
+    name.to_str().unwrap_or_default()
 }
 
-/// Whether the fake runtime was told to have an op.
+/// What this backend would use of the vendor's ops and the installation lacks, for a person: functions, or the library. The twin
+/// lacks nothing where no op was asked for.
+pub(crate) fn missing() -> Vec<&'static str> {
+    let Some(vendor) = Vendor::get() else { return vec![text(LIBRARY)] };
+    let all = TENSORS.len() + 2 * VendorOp::ALL.len();
+    if is_twin() && vendor.lacks.len() == all {
+        return Vec::new();
+    }
+    vendor.lacks.iter().copied().map(text).collect()
+}
+
+/// Whether the fake runtime was told to have a function, or the library.
 fn said_by_fake(library: &Library, name: &CStr) -> bool {
     // SAFETY: the type is that of the function in `fake/opapi.cpp`.
     let has = unsafe { library.get::<unsafe extern "C" fn(*const c_char) -> c_int>("di_fake_has") };
@@ -113,8 +132,8 @@ fn said_by_fake(library: &Library, name: &CStr) -> bool {
 
 /// Opens the library: where the system finds it, else in the toolkit's own folder.
 fn open() -> Option<Library> {
-    let in_toolkit = toolkit().map(|folder| folder.join("lib64").join(LIBRARY));
-    let paths = [Some(LIBRARY.into()), in_toolkit].into_iter().flatten();
+    let in_toolkit = toolkit().map(|folder| folder.join("lib64").join(text(LIBRARY)));
+    let paths = [Some(text(LIBRARY).into()), in_toolkit].into_iter().flatten();
     // SAFETY: opens the vendor's library, as every CANN program does.
     paths.into_iter().find_map(|path: std::path::PathBuf| unsafe { Library::new(path) }.ok())
 }

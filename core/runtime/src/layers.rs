@@ -54,23 +54,47 @@ pub enum LayerError {
         problem: String,
     },
     /// No file has the name.
-    #[error("there is no layer {name:?}: {} was found in none of{}", file_name(name), list(searched))]
+    #[error(
+        "there is no layer {name:?}{}: {} was found in none of{}",
+        or_option(before),
+        file_name(name),
+        list(searched)
+    )]
     Unknown {
         /// Name.
         name: String,
+        /// Layer that is named before it, of which it may be an option.
+        before: Option<String>,
         /// Directories that were searched.
         searched: Vec<PathBuf>,
     },
     /// The layer was refused, or refuses.
-    #[error("the layer {layer:?} cannot be put over {over}: {reason}")]
+    #[error("the layer {layer:?} cannot be put over {over}: {reason}{}", separators(options))]
     Refused {
         /// Name or path by which it was asked for.
         layer: String,
+        /// Options that it was given.
+        options: String,
         /// What it was to wrap.
         over: String,
         /// Why.
         reason: Box<LoadError>,
     },
+}
+
+/// What stands between what, for texts that use something else.
+const SEPARATORS: &str = "layers are apart by ;, and the options of one follow a colon, apart by commas";
+
+fn or_option(before: &Option<String>) -> String {
+    before.as_ref().map_or_else(String::new, |before| format!(" (an option of {before} would follow a comma, not ;)"))
+}
+
+/// The end of a sentence about options that a layer refuses, if a separator that is none may be in them.
+fn separators(options: &str) -> String {
+    match options.contains(|c: char| c.is_whitespace() || c == ':') {
+        true => format!("; {SEPARATORS}"),
+        false => String::new(),
+    }
 }
 
 fn file_name(name: &str) -> String {
@@ -137,13 +161,15 @@ impl Layers {
         backend: &'static LoadedBackend,
         search: &SearchPath,
     ) -> Result<&'static LoadedBackend, LayerError> {
-        self.0.iter().rev().try_fold(backend, |inner, layer| {
+        self.0.iter().enumerate().rev().try_fold(backend, |inner, (index, layer)| {
             let refused = |reason| LayerError::Refused {
                 layer: layer.target.clone(),
+                options: layer.options.clone(),
                 over: inner.title(),
                 reason: Box::new(reason),
             };
-            let candidate = layer.find(search)?;
+            let before = index.checked_sub(1).map(|before| self.0[before].target.clone());
+            let candidate = layer.find(before, search)?;
             let library = candidate.library().map_err(refused)?;
             wrap(library, candidate.manifest(), &layer.options, inner).map_err(refused)
         })
@@ -174,11 +200,18 @@ impl Layer {
         if target.is_empty() {
             return Err("the name of a layer is missing".to_owned());
         }
+        if let Some(found) = misplaced(target) {
+            return Err(format!("the name {target:?} contains {found}; {SEPARATORS}"));
+        }
         let mut pairs: Vec<(&str, &str)> = Vec::new();
         for option in options.into_iter().flat_map(|options| options.split(',')) {
             let (key, value) = option.split_once('=').unwrap_or((option, "1"));
             if key.is_empty() {
                 return Err(format!("the option {option:?} of {target} is not of the form key or key=value"));
+            }
+            // A value may be a path, which has spaces inside.
+            if option.trim() != option || key.contains(char::is_whitespace) {
+                return Err(format!("the option {option:?} of {target} contains a space; {SEPARATORS}"));
             }
             if option.contains('&') {
                 return Err(format!("the option {option:?} of {target} contains &; options are apart by commas"));
@@ -192,8 +225,8 @@ impl Layer {
         Ok(Self { target: target.to_owned(), options: pairs.join("&") })
     }
 
-    /// The file of the layer. Plugins of other names are not touched.
-    fn find(&self, search: &SearchPath) -> Result<Candidate, LayerError> {
+    /// The file of the layer, which stands behind `before`. Plugins of other names are not touched.
+    fn find(&self, before: Option<String>, search: &SearchPath) -> Result<Candidate, LayerError> {
         if self.target.contains('/') || self.target.ends_with(".so") {
             return Ok(Candidate::of_path(Path::new(&self.target)));
         }
@@ -202,8 +235,20 @@ impl Layer {
             None => file_is_named(candidate.path(), &self.target),
         };
         let found = search.candidates().into_iter().find(is_meant);
-        found.ok_or_else(|| LayerError::Unknown { name: self.target.clone(), searched: search.directories().to_vec() })
+        let (name, searched) = (self.target.clone(), search.directories().to_vec());
+        found.ok_or(LayerError::Unknown { name, before, searched })
     }
+}
+
+/// What no name of a layer has, in words. A path may have all of it inside, unless it looks like an option.
+fn misplaced(target: &str) -> Option<&'static str> {
+    let is_path =
+        target.ends_with(".so") || target.starts_with(['/', '.']) || (target.contains('/') && !target.contains('='));
+    if target.trim() != target || (!is_path && target.contains(char::is_whitespace)) {
+        return Some("a space");
+    }
+    let signs = [(',', "a comma"), ('=', "="), ('&', "&")];
+    signs.into_iter().find(|&(sign, _)| !is_path && target.contains(sign)).map(|(_, words)| words)
 }
 
 #[cfg(test)]
@@ -225,6 +270,8 @@ mod tests {
             ),
             ("/opt/a:b/libx.so:poison;./y.so", of(&[("/opt/a:b/libx.so", "poison=1"), ("./y.so", "")])),
             ("./plugin:deep", of(&[("./plugin", "deep=1")])),
+            ("./a=b, c/plugin;of/plugin", of(&[("./a=b, c/plugin", ""), ("of/plugin", "")])),
+            ("a:record=/my files", of(&[("a", "record=/my files")])),
         ] {
             let layers = Layers::parse(text).unwrap();
             assert_eq!(layers, wanted, "{text}");
@@ -253,6 +300,17 @@ mod tests {
             ("a:x,,y", "the option \"\" of a"),
             ("a:x=1&y=2", "the option \"x=1&y=2\" of a contains &"),
             ("a:x,x=2", "the option x of a is given twice"),
+            ("a,b", "the name \"a,b\" contains a comma; layers are apart by ;"),
+            ("a b", "the name \"a b\" contains a space; layers are apart by ;"),
+            ("a; b:x", "the name \" b\" contains a space"),
+            (
+                "a:x=1;y=1/2",
+                "the name \"y=1/2\" contains =; layers are apart by ;, and the options of one follow a colon",
+            ),
+            ("a&x", "the name \"a&x\" contains &"),
+            ("./x.so ;b", "the name \"./x.so \" contains a space"),
+            ("a:x=1, y", "the option \" y\" of a contains a space; layers are apart by ;"),
+            ("a:x y=1", "the option \"x y=1\" of a contains a space"),
         ] {
             let error = Layers::parse(text).unwrap_err().to_string();
             assert!(error.contains(part) && error.contains(&format!("{text:?}")), "{text}: {error}");
@@ -263,8 +321,22 @@ mod tests {
     fn an_unknown_layer_names_the_file_and_the_folders() {
         let folder = tempfile::tempdir().unwrap();
         let layer = Layer::parse("shadow-play").unwrap();
-        let error = layer.find(&SearchPath::of([folder.path().to_owned()])).unwrap_err().to_string();
+        let search = SearchPath::of([folder.path().to_owned()]);
+        let error = layer.find(None, &search).unwrap_err().to_string();
         assert!(error.contains("no layer \"shadow-play\": libdeepinfer_shadow_play.so was found in none"), "{error}");
         assert!(error.contains(folder.path().to_str().unwrap()), "{error}");
+        let error = layer.find(Some("validate".to_owned()), &search).unwrap_err().to_string();
+        assert!(
+            error.contains("no layer \"shadow-play\" (an option of validate would follow a comma, not ;):"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn options_that_a_layer_refuses_may_be_set_apart_wrongly() {
+        assert_eq!(separators("shadow=1/x&poison=1"), "");
+        for options in ["shadow=1/1 poison", "shadow=1/1:poison"] {
+            assert_eq!(separators(options), format!("; {SEPARATORS}"));
+        }
     }
 }

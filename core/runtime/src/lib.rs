@@ -51,7 +51,7 @@ pub use manifest::{Manifest, ManifestAbi, ManifestError, PciId, PluginKind};
 pub use offer::{LinkInfo, SpaceInfo, VendorArg, VendorOp};
 pub use one_line::one_line;
 pub use regular::open_regular;
-pub use report::{BackendDetails, BackendReport, BackendState, DeviceReport, OpReport, ProfileReport};
+pub use report::{BackendDetails, BackendReport, BackendState, DeviceReport, OpReport, ProfileReport, memory_in_words};
 pub use select::{Choice, Rejection, Runtime, SelectError, Selection, shutdown_all};
 pub use stream::{Event, HostBytes};
 pub use topology::{Cpu, Driver, Memory, NumaNode, PciDevice, PciLink, Topology};

@@ -289,6 +289,14 @@ impl fmt::Display for BackendReport {
     }
 }
 
+/// Memory of a device for a person: unknown if it is 0, as a backend says that does not know it.
+pub fn memory_in_words(bytes: u64) -> String {
+    match bytes {
+        0 => "memory unknown".to_owned(),
+        bytes => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
 impl BackendDetails {
     /// As [`LoadedBackend::title`].
     pub fn title(&self) -> String {
@@ -303,10 +311,10 @@ impl BackendDetails {
             writeln!(f, "  no device: {}", one_line(reason))?;
         }
         for DeviceReport { info, .. } in &self.devices {
-            let gib = info.memory_bytes as f64 / f64::from(1 << 30);
+            let memory = memory_in_words(info.memory_bytes);
             let (name, arch) = (one_line(&info.name), one_line(&info.arch));
             let emulated = if info.is_emulated { ", emulated on this processor" } else { "" };
-            writeln!(f, "  device {}: {name} ({arch}, {gib:.1} GiB{emulated})", info.index)?;
+            writeln!(f, "  device {}: {name} ({arch}, {memory}{emulated})", info.index)?;
         }
         let list: Vec<String> = self.ops.iter().map(|op| format!("{}@{}", one_line(&op.name), op.version)).collect();
         let colon = if list.is_empty() { "" } else { ": " };

@@ -16,7 +16,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// Architecture.
     pub arch: String,
-    /// Bytes of memory.
+    /// Bytes of memory, or 0 when unknown.
     pub total_bytes: u64,
     /// Multiprocessors, AI cores or CPU threads.
     pub compute_units: u32,

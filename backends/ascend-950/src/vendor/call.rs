@@ -85,6 +85,15 @@ pub(crate) type Execute = Result<
     libloading::Error,
 >;
 
+/// Does `work`, and keeps what it puts into [`Kept`] until the stream has passed what it queued, also where it failed half-way:
+/// what was queued before still uses it.
+pub(crate) fn keeping(stream: &Stream, work: impl FnOnce(&mut Kept) -> Result<(), Fault>) -> Result<(), Fault> {
+    let mut kept = Kept::default();
+    let done = work(&mut kept);
+    let queued = stream.keep(kept);
+    done.and(queued)
+}
+
 /// Calls an op: `plan` is its first phase, which says how much workspace it needs and makes an executor; `execute` its second.
 ///
 /// # Safety
@@ -92,26 +101,26 @@ pub(crate) type Execute = Result<
 pub(crate) unsafe fn call(
     stream: &Stream,
     name: &str,
-    mut kept: Kept,
+    kept: &mut Kept,
     plan: impl FnOnce(&[Tensor], *mut u64, *mut *mut aclOpExecutor) -> aclnnStatus,
     execute: &Execute,
 ) -> Result<(), Fault> {
+    let execute = execute.as_ref().map_err(|e| Fault::unsupported(format!("{name} is not installed: {e}")))?;
     let (mut bytes, mut executor) = (0, null_mut());
     stream.begin()?;
     check(name, "is not planned", plan(&kept.tensors, &mut bytes, &mut executor))?;
+    if executor.is_null() {
+        let text = format!("{name} is not planned: the vendor's library says that it is, but makes no executor");
+        return Err(Fault::new(FaultCode::Internal, text));
+    }
     let mut workspace = null_mut();
     if bytes > 0 {
         let (buffer, address) = Buffer::new(stream.device(), DI_SPACE_DEVICE, bytes, WORKSPACE_ALIGN)?;
         kept.buffers.push(buffer);
         workspace = address;
     }
-    let execute = execute.as_ref().map_err(|e| Fault::unsupported(format!("{name} is not installed: {e}")))?;
     // SAFETY: the executor was just made and is used once; the workspace is as large as was asked for.
-    let code = unsafe { execute(workspace, bytes, executor, stream.raw()) };
-    // Also after a failure something may have been queued.
-    let queued = stream.keep(kept);
-    check(name, "is not queued", code)?;
-    queued
+    check(name, "is not queued", unsafe { execute(workspace, bytes, executor, stream.raw()) })
 }
 
 /// `Ok` if the vendor's op says so.

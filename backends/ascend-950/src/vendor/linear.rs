@@ -17,7 +17,7 @@ use crate::image::{Function, images};
 use crate::launch::{blocks, launch, stream, tiling};
 use crate::memory::Buffer;
 use crate::stream::Stream;
-use crate::vendor::call::{ABSENT, Kept, Tensor, call};
+use crate::vendor::call::{ABSENT, Kept, Tensor, call, keeping};
 use crate::vendor::{Vendor, VendorOp, sys};
 
 deepinfer_plugin_api::kernel!(Linear, linear, impl_name = "aclnn", priority = 10, flags = 0, supports = fits);
@@ -51,9 +51,8 @@ fn fits(cx: &PlanCx<'_>, a: &LinearProto<'_>) -> Support {
     let Some(op) = op_for(a.x.format(), a.weight.format(), a.out.format()) else {
         return Support::no("the vendor's products do not take these formats");
     };
-    if !vendor.has(op) {
-        let name = op.name().to_str().unwrap_or_default();
-        return Support::no(format!("the CANN that is installed has no {name}"));
+    if let Some(function) = vendor.lacks(op) {
+        return Support::no(format!("the CANN that is installed has no {function}"));
     }
     let columns = a.weight.shape()[1];
     if a.groups != 1 || columns == 0 {
@@ -113,27 +112,26 @@ fn plain(vendor: &'static Vendor, stream: &Stream, x: &View, weight: &View, out:
             api.aclnnMatmulGetWorkspaceSize(t[0].raw(), t[1].raw(), t[2].raw(), KEEP_TYPE, bytes, executor)
         }
     };
-    let kept = Kept { tensors, buffers: Vec::new() };
-    // SAFETY: the two functions of one op; the views' memory is kept by the boundary.
-    unsafe { call(stream, "aclnnMatmul", kept, plan, &vendor.api().aclnnMatmul) }
+    keeping(stream, |kept| {
+        kept.tensors = tensors;
+        // SAFETY: the two functions of one op; the views' memory is kept by the boundary.
+        unsafe { call(stream, "aclnnMatmul", kept, plan, &vendor.api().aclnnMatmul) }
+    })
 }
 
 fn scaled(vendor: &'static Vendor, stream: &Stream, x: &View, weight: &View, out: &View) -> Result<(), Fault> {
     let pairs = x.columns() / PAIR;
-    let mut kept = Kept::default();
-    let mut scales = |view: &View, times: i64| -> Result<Tensor, Fault> {
+    let scales = |kept: &mut Kept, view: &View, times: i64| -> Result<Tensor, Fault> {
         let bytes = (view.rows() * 2 * pairs) as u64;
         let (buffer, address) = Buffer::new(stream.device(), DI_SPACE_DEVICE, bytes, 64)?;
         let (rows, columns, stride) = (view.rows(), 2 * pairs, view.scale_strides[2]);
         let tiling = SpreadScalesTiling { rows, columns, stride, times };
-        launch!(stream, SPREAD_SCALES, blocks(stream, rows), [view.scale, address.cast::<u8>()], tiling)?;
         kept.buffers.push(buffer);
+        launch!(stream, SPREAD_SCALES, blocks(stream, rows), [view.scale, address.cast::<u8>()], tiling)?;
         let layout = ([rows, pairs, 2], [2 * pairs, 2, 1]);
         Tensor::new(vendor, sys::ACL_FLOAT8_E8M0, address.cast(), layout)
     };
     let times = if weight.format() == Some(Format::Fp8Tile32) { TILE } else { 1 };
-    let (of_x, of_weight) = (scales(x, 1)?, scales(weight, times)?);
-    kept.tensors = vec![matrix(vendor, x)?, matrix(vendor, weight)?, of_x, of_weight, matrix(vendor, out)?];
     let plan = |t: &[Tensor], bytes: *mut u64, executor: *mut *mut sys::aclOpExecutor| {
         let none = ABSENT;
         // SAFETY: live tensors, or none where one may be absent; both addresses are writable.
@@ -157,6 +155,10 @@ fn scaled(vendor: &'static Vendor, stream: &Stream, x: &View, weight: &View, out
             )
         }
     };
-    // SAFETY: as above.
-    unsafe { call(stream, "aclnnQuantMatmulV5", kept, plan, &vendor.api().aclnnQuantMatmulV5) }
+    keeping(stream, |kept| {
+        let (of_x, of_weight) = (scales(kept, x, 1)?, scales(kept, weight, times)?);
+        kept.tensors = vec![matrix(vendor, x)?, matrix(vendor, weight)?, of_x, of_weight, matrix(vendor, out)?];
+        // SAFETY: as above.
+        unsafe { call(stream, "aclnnQuantMatmulV5", kept, plan, &vendor.api().aclnnQuantMatmulV5) }
+    })
 }

@@ -11,7 +11,7 @@ use crate::backend::Ascend;
 use crate::device::Device;
 use crate::memory::Buffer;
 use crate::stream::Stream;
-use crate::vendor::call::{Kept, Tensor, call, check};
+use crate::vendor::call::{Tensor, call, check, keeping};
 use crate::vendor::{Vendor, VendorOp, sys};
 
 /// A product of 2 x 3 and 3 x 2 numbers, planned and called by hand.
@@ -58,19 +58,36 @@ impl Product {
     }
 
     fn call(&self, tensors: Vec<Tensor>) -> Result<(), Fault> {
-        let kept = Kept { tensors, buffers: Vec::new() };
-        // SAFETY: the two functions of one op, over memory that lives until the wait.
-        unsafe {
-            let execute = &self.vendor.api().aclnnMatmul;
-            call(&self.stream, "aclnnMatmul", kept, |t, bytes, executor| self.plan(t, bytes, executor), execute)
-        }
+        self.call_with(tensors, |t, bytes, executor| self.plan(t, bytes, executor))
+    }
+
+    fn call_with(
+        &self,
+        tensors: Vec<Tensor>,
+        plan: impl FnOnce(&[Tensor], *mut u64, *mut *mut sys::aclOpExecutor) -> sys::aclnnStatus,
+    ) -> Result<(), Fault> {
+        keeping(&self.stream, |kept| {
+            kept.tensors = tensors;
+            // SAFETY: the two functions of one op, over memory that lives until the wait.
+            unsafe { call(&self.stream, "aclnnMatmul", kept, plan, &self.vendor.api().aclnnMatmul) }
+        })
     }
 
     /// The second phase alone.
     fn execute(&self, workspace: *mut u8, bytes: u64, executor: *mut sys::aclOpExecutor) -> Result<(), Fault> {
+        self.execute_on(&self.stream, workspace, bytes, executor)
+    }
+
+    fn execute_on(
+        &self,
+        stream: &Stream,
+        workspace: *mut u8,
+        bytes: u64,
+        executor: *mut sys::aclOpExecutor,
+    ) -> Result<(), Fault> {
         self.device.bind().unwrap();
         // SAFETY: what the fake ops are given is checked by them.
-        let code = unsafe { self.vendor.api().aclnnMatmul(workspace.cast(), bytes, executor, self.stream.raw()) };
+        let code = unsafe { self.vendor.api().aclnnMatmul(workspace.cast(), bytes, executor, stream.raw()) };
         check("aclnnMatmul", "is not queued", code)
     }
 
@@ -124,13 +141,43 @@ fn an_executor_runs_once() {
     product.stream.sync().unwrap();
 }
 
+/// Another stream is no way out, and neither is an executor that was not made.
+#[test]
+fn an_executor_runs_once_on_whatever_stream() {
+    let product = Product::new();
+    let tensors = product.tensors();
+    let (executor, bytes, _workspace, address) = product.planned(&tensors);
+    let other = product.backend.create_stream(&product.device).unwrap();
+    product.execute_on(&other, address, bytes, executor).unwrap();
+    let used = "the executor was used before";
+    is_breach(product.execute(address, bytes, executor), sys::ACLNN_ERR_INNER, used);
+    other.sync().unwrap();
+    product.stream.sync().unwrap();
+    let none = |_: &[Tensor], _: *mut u64, _: *mut *mut sys::aclOpExecutor| sys::ACLNN_SUCCESS;
+    is_breach(product.call_with(product.tensors(), none), 0, "aclnnMatmul is not planned: the vendor's library says");
+    product.call(product.tensors()).unwrap();
+    assert_eq!(product.result(), [7.0, 1.0, 16.0, 1.0]);
+}
+
+/// The workspace must still be there when the call is queued, and not only when it runs.
+#[test]
+fn a_workspace_that_was_freed_is_none() {
+    let product = Product::new();
+    let tensors = product.tensors();
+    let (executor, bytes, workspace, address) = product.planned(&tensors);
+    drop(workspace);
+    let invalid = sys::ACLNN_ERR_PARAM_INVALID;
+    is_breach(product.execute(address, bytes, executor), invalid, "a workspace in no allocation");
+    product.stream.sync().unwrap();
+}
+
 #[test]
 fn a_workspace_is_whole_and_memory_of_a_device() {
     let product = Product::new();
     let tensors = product.tensors();
     let (executor, bytes, _workspace, address) = product.planned(&tensors);
     let invalid = sys::ACLNN_ERR_PARAM_INVALID;
-    is_breach(product.execute(address, bytes - 1, executor), invalid, "a workspace smaller than was asked for");
+    is_breach(product.execute(address, bytes - 1, executor), invalid, "a workspace smaller than the op needs");
     let (executor, bytes, _workspace, _) = product.planned(&tensors);
     is_breach(product.execute(null_mut(), bytes, executor), invalid, "a workspace in no allocation");
     is_breach(product.execute(null_mut(), 0, null_mut()), sys::ACLNN_ERR_PARAM_NULLPTR, "no executor or no stream");
@@ -150,6 +197,52 @@ fn types_and_extents_are_those_of_the_op() {
     let mut beyond = product.tensors();
     beyond[0] = Tensor::new(product.vendor, sys::ACL_FLOAT, product.memory[0].1, ([2, 3], [30, 1])).unwrap();
     is_invalid(beyond, "a tensor whose elements are in no allocation");
+}
+
+/// Queues work on scratch memory behind large fills, then fails, and prints what the wait says.
+#[test]
+#[ignore = "part of scratch_memory_outlives_a_call_that_fails"]
+fn child_fails_half_way() {
+    let product = Product::new();
+    let (_large, large) = Buffer::new(&product.device, DI_SPACE_DEVICE, 256 << 20, 64).unwrap();
+    // SAFETY: the memory lives until the wait.
+    unsafe { product.backend.fill(&product.stream, large, 1, 1, 256 << 20) }.unwrap();
+    let failed = keeping(&product.stream, |kept| {
+        let (buffer, address) = Buffer::new(&product.device, DI_SPACE_DEVICE, 4096, 64)?;
+        kept.buffers.push(buffer);
+        // A pattern that a kernel writes.
+        // SAFETY: the memory is kept until the stream has passed.
+        unsafe { product.backend.fill(&product.stream, address, 0x0102, 2, 2048) }?;
+        match std::env::var("FAILS").unwrap().as_str() {
+            "work" => Err(Fault::invalid("half-way")),
+            _ => Ok(()),
+        }
+    });
+    println!("failed: {}", failed.unwrap_err());
+    println!("sync: {:?}", product.stream.sync());
+    product.call(product.tensors()).unwrap();
+    println!("then: {:?}", product.result());
+}
+
+#[test]
+fn scratch_memory_outlives_a_call_that_fails() {
+    let no_event = "fail=aclrtCreateEventExWithFlag:1:207000";
+    let no_record = "fail=aclrtRecordEvent:1:207000";
+    for (fails, settings, sentence) in [
+        ("work", "", "half-way"),
+        ("event", no_event, "an event: not supported here (207000)"),
+        ("event", no_record, "the record of an event: not supported here (207000)"),
+    ] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "vendor::tests::child_fails_half_way", "--ignored", "--nocapture"])
+            .envs([("FAILS", fails), ("DEEPINFER_FAKE_ACL", settings)])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let failed = format!("failed: {sentence}");
+        let wanted = [failed.as_str(), "sync: Ok(())", "then: [7.0, 1.0, 16.0, 1.0]"];
+        assert!(wanted.iter().all(|part| text.contains(part)), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 /// Gives up something while the stream is held before the call, and prints what the wait says: the device is lost for the process.
@@ -193,8 +286,17 @@ fn what_is_given_up_too_early_loses_the_device() {
 
 #[test]
 fn a_part_of_the_ops_can_be_missing() {
-    let one = Vendor::of_twin(|_, name| name == c"aclnnMatmul").unwrap();
-    assert!(one.has(VendorOp::Matmul) && !one.has(VendorOp::QuantMatmul));
+    let without = |lacking: &'static str| Vendor::of_twin(move |_, name| name.to_str() != Ok(lacking));
+    // Either function of a pair alone is of no use.
+    for lacking in ["aclnnQuantMatmulV5GetWorkspaceSize", "aclnnQuantMatmulV5"] {
+        let one = without(lacking).unwrap();
+        assert_eq!((one.lacks(VendorOp::Matmul), one.lacks(VendorOp::QuantMatmul)), (None, Some(lacking)));
+    }
+    for lacking in ["aclCreateTensor", "aclDestroyTensor"] {
+        let none = without(lacking).unwrap();
+        assert_eq!(VendorOp::ALL.map(|op| none.lacks(op)), [Some(lacking); 2]);
+    }
+    assert!(without("libopapi.so").is_none());
     // The twin has none that were not asked for, and misses none.
     assert!(!Vendor::get().unwrap().has(VendorOp::Matmul));
     assert_eq!(crate::vendor::missing(), [""; 0]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use deepinfer_runtime::{
     BackendDetails, BackendReport, BackendState, Candidate, DeviceReport, LinkInfo, Manifest, OpReport, Runtime,
-    Selection, VendorOp,
+    Selection, VendorOp, memory_in_words,
 };
 use serde::Serialize;
 
@@ -138,7 +138,7 @@ fn or_none(words: &[String]) -> String {
 fn describe_device(text: &mut String, DeviceReport { info, spaces }: &DeviceReport) {
     let (name, arch) = (one_line(&info.name), one_line(&info.arch));
     let node = if info.numa_node < 0 { String::new() } else { format!(", NUMA node {}", info.numa_node) };
-    let (memory, units) = (gib(info.memory_bytes), info.compute_units);
+    let (memory, units) = (memory_in_words(info.memory_bytes), info.compute_units);
     let emulated = if info.is_emulated { ", emulated on this processor" } else { "" };
     let _ =
         writeln!(text, "    device {}: {name} ({arch}, {memory}, {units} compute units{node}{emulated})", info.index);

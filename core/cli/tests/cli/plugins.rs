@@ -321,6 +321,10 @@ fn a_layer_goes_over_the_backend_that_is_selected() {
         ("c-layer:fault=start", ["\"c-layer\" cannot be put over cpu", "c-layer refused to start: not over this"]),
         ("c-layer;;", ["DEEPINFER_LAYERS", "the name of a layer is missing"]),
         ("shadow", ["there is no layer \"shadow\"", "libdeepinfer_shadow.so"]),
+        ("c-layer;tag", ["no layer \"tag\" (an option of c-layer would follow a comma, not ;)", "libdeepinfer_tag.so"]),
+        ("c-layer,tag=x", ["the name \"c-layer,tag=x\" contains a comma", "layers are apart by ;"]),
+        ("c-layer; c-layer", ["the name \" c-layer\" contains a space", "layers are apart by ;"]),
+        ("c-layer:fault=start,tag=x c-layer", ["refused to start: not over this", "; layers are apart by ;, and the"]),
         ("cpu-reference", ["\"cpu-reference\" cannot be put over cpu", "is a backend, not a layer"]),
     ] {
         layered(layers, &args).refused(&parts);

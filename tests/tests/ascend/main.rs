@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+mod products;
+
 use std::process::Command;
 use std::rc::Rc;
 
@@ -115,10 +117,26 @@ fn act(name: &str) {
                 assert_eq!(chain.result(&device).unwrap(), wanted);
             }
         }
+        "late" => println!("{:?}", device.synchronize().map_err(|error| error.to_string())),
         "waits" => {
             let chain = Chain::new(&device);
             println!("{:?}", chain.run(&device).and_then(|()| device.synchronize()).map_err(|error| error.to_string()));
         }
+        // A recording that fails, and what works afterwards.
+        "recording" => {
+            let chain = Chain::new(&device);
+            chain.run(&device).unwrap();
+            let wanted = chain.result(&device).unwrap();
+            let list = device.record(|| chain.run(&device));
+            println!("recorded: {:?}", list.map(|list| list.is_captured()).map_err(|error| error.to_string()));
+            let memory = device.allocate(64).map(|_| ());
+            println!("memory: {:?}", memory.map_err(|error| error.to_string()));
+            let again = chain.run(&device).and_then(|()| chain.result(&device)).map(|bits| bits == wanted);
+            println!("then: {:?}", again.map_err(|error| error.to_string()));
+            let list = device.record(|| chain.run(&device));
+            println!("again: {:?}", list.map(|list| list.is_captured()).map_err(|error| error.to_string()));
+        }
+        "products" => products::act(&device),
         "bits" => {
             let chain = Chain::new(&device);
             chain.run(&device).unwrap();
@@ -174,7 +192,73 @@ fn devices_that_are_not_there() {
     prints("second device", "", &["has no device 1"]);
     prints("second device", "devices=2", &["opened 1"]);
     prints("open", "fail=aclInit:1:507899", &["its runtime does not start (error 507899)"]);
-    prints("open", "nonsense=1", &["nonsense=1 is no setting of the fake runtime"]);
+}
+
+/// What cannot be understood is not taken for something else: the sentence says what is wrong, and what there is.
+#[test]
+fn settings_that_mean_nothing_open_no_device() {
+    for (setting, why) in [
+        (
+            "nonsense=1",
+            "there is no setting nonsense; there are count, fail, hbm, lost, opapi, soc, stale, workspace, cores",
+        ),
+        ("devices", "a setting is KEY=VALUE"),
+        ("devices=-1", "devices is a whole number from 0 to 64"),
+        ("devices=65", "devices is a whole number from 0 to 64"),
+        ("devices=", "devices is a whole number from 0 to 64"),
+        ("cores=eight", "cores is a whole number from 1 to 65535"),
+        ("cores=0", "cores is a whole number from 1 to 65535"),
+        ("cores=4K", "cores is a whole number from 1 to 65535"),
+        ("mapped=2", "mapped is a whole number from 0 to 1"),
+        ("oom_at=0", "oom_at is a whole number from 1 to "),
+        ("oom_at=18446744073709551616", "oom_at is a whole number from 1 to 18446744073709551615"),
+        ("hbm=4T", "hbm is a number of bytes from 1 to 1048576G, with K, M, G or no unit"),
+        ("hbm=G", "hbm is a number of bytes from 1 to 1048576G"),
+        ("hbm=17179869185G", "hbm is a number of bytes from 1 to 1048576G"),
+        ("soc=", "the name of the chip is missing"),
+        ("count=/nowhere/calls", "this file cannot be written"),
+        ("opapi=some", "opapi is all, none, or without: and one of aclCreateTensor, aclDestroyTensor, aclnnMatmulGet"),
+        ("opapi=without:aclnnMatMul", "opapi is all, none, or without: and one of "),
+        ("fail=aclrtMaloc:1:207001", "no function that can fail is called aclrtMaloc"),
+        ("fail=aclrtDestroyStream:1:207001", "no function that can fail is called aclrtDestroyStream"),
+        ("fail=aclrtMalloc:0:207001", "NTH is a whole number from 1 to "),
+        ("fail=aclrtMalloc:1:0", "CODE is a whole number from 1 to 2147483647"),
+        ("fail=aclrtMalloc:1:oom", "CODE is a whole number from 1 to 2147483647"),
+        ("fail=aclrtMalloc:1", "it is of the form fail=FUNCTION:NTH:CODE"),
+        ("lost=aclrtMalloc:1:207001", "it is of the form lost=FUNCTION:NTH"),
+        ("lost=aclInit:1", "aclInit is called on no device, and loses none"),
+        ("stale=aclnnMatmul:1", "NTH is a whole number from 2 to "),
+        ("stale=aclrtMalloc:2", "no vendor op is called aclrtMalloc"),
+        ("workspace=aclnnMatmul:1:-1", "BYTES is a whole number from 0 to "),
+    ] {
+        let sentence = format!("DEEPINFER_FAKE_ACL: the setting \"{setting}\" cannot be understood: {why}");
+        prints("open", &format!("hccl_ms=5,{setting}"), &["not opened: ", &sentence]);
+    }
+    let twice = "DEEPINFER_FAKE_ACL: the setting \"cores=2\" cannot be understood: cores is given twice";
+    prints("open", "cores=1,cores=2", &["not opened: ", twice]);
+}
+
+#[test]
+fn a_seed_is_a_number() {
+    for seed in ["five", "-1", "3.5", "0x", "18446744073709551616", " 7"] {
+        let Some(text) = child_with("open", &[("DEEPINFER_TWIN_SEED", seed)]) else { return };
+        let sentence =
+            format!("DEEPINFER_TWIN_SEED is {seed:?}, but a seed is a whole number from 0 to 18446744073709551615");
+        assert!(text.contains("not opened: ") && text.contains(&sentence), "{text}");
+    }
+    for seed in ["", "0", "18446744073709551615", "0xBad5eed"] {
+        let Some(text) = child_with("open", &[("DEEPINFER_TWIN_SEED", seed)]) else { return };
+        assert!(text.contains("opened Ascend 950 (host twin)") && !text.contains("not opened"), "{seed}: {text}");
+    }
+}
+
+/// The number of cores is not guessed where the runtime fails at it.
+#[test]
+fn a_device_whose_cores_are_not_told_is_not_opened() {
+    let all: Vec<String> = (1..=20).map(|nth| format!("fail=aclrtGetDeviceInfo:{nth}:500000")).collect();
+    let sentence =
+        "aclrtGetDeviceInfo of attribute 201: an error of the runtime (500000): EF500000: aclrtGetDeviceInfo: as";
+    prints("open", &all.join(","), &["not opened: ", sentence]);
 }
 
 #[test]
@@ -213,6 +297,21 @@ fn a_device_that_is_lost_in_a_step_says_so_from_then_on() {
 fn a_wait_that_takes_too_long_is_made_again() {
     prints("waits", "fail=aclrtSynchronizeStream:9:507046", &["the end"]);
     prints("waits", "fail=aclrtSynchronizeEvent:1:107019", &["the end"]);
+    let late: Vec<String> = (1..40).map(|nth| format!("fail=aclrtSynchronizeStream:{nth}:507046")).collect();
+    prints("late", &late.join(","), &["the wait for the stream, made 3 times: it took too long (507046): EF507046"]);
+}
+
+/// A code that waits give, from a call that is none: it is not made again, since nobody knows what it did.
+#[test]
+fn a_launch_that_takes_too_long_is_no_wait() {
+    let Some(text) = child_with("waits", &[("DEEPINFER_FAKE_ACL", "fail=aclrtLaunchKernelWithHostArgs:2:107019")])
+    else {
+        return;
+    };
+    assert!(
+        text.contains("the launch of gather: it took too long (107019): EF107019") && !text.contains("wait for"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -221,17 +320,62 @@ fn recorded_work_gives_the_bits_of_the_calls() {
     prints("graph", "cores=3", &["captured true, 3", "the end"]);
 }
 
-/// A developer's image in place of an embedded one is told from it, if only because it is none.
+/// The capture is given up, and the stream works on.
+#[test]
+fn a_capture_that_does_not_end_well_leaves_the_stream_as_it_was() {
+    let works = ["memory: Ok(())", "then: Ok(true)", "again: Ok(true)", "the end"];
+    for (setting, recorded) in [
+        ("fail=aclmdlRICaptureEnd:1:207001", "recorded: Err(\"device memory is not available: ascend"),
+        ("fail=aclmdlRICaptureEnd:1:500000", "the end of a capture: an error of the runtime (500000)"),
+        ("fail=aclmdlRICaptureBegin:1:500000", "the begin of a capture: an error of the runtime (500000)"),
+        // Replayed step by step.
+        ("fail=aclmdlRICaptureEnd:1:507903", "recorded: Ok(false)"),
+        ("fail=aclmdlRICaptureBegin:1:107030", "recorded: Ok(false)"),
+        ("fail=aclrtLaunchKernelWithHostArgs:5:107041", "recorded: Ok(false)"),
+    ] {
+        prints("recording", setting, &[&works[..], &[recorded]].concat());
+    }
+}
+
+/// A stream that cannot be freed of its capture is of no use, and nothing else of that thread is: that is told as such, again and
+/// again, and not as calls which a capture does not take.
+#[test]
+fn a_capture_that_cannot_be_ended_loses_the_device() {
+    let settings = "fail=aclmdlRICaptureEnd:1:500000,fail=aclmdlRICaptureEnd:2:500000";
+    let sentence = "the end of a capture: an error of the runtime (500000): EF500000: aclmdlRICaptureEnd: as \
+                    DEEPINFER_FAKE_ACL says; the stream stays captured; nothing works on this device any more in this \
+                    process: start it again";
+    let lost = ["recorded", "memory", "then", "again"].map(|what| format!("{what}: Err(\"the device is lost: ascend"));
+    let mut parts = vec![sentence, "the end"];
+    parts.extend(lost.iter().map(String::as_str));
+    prints("recording", settings, &parts);
+}
+
+/// A developer's image in place of an embedded one is told from it, if only because it is none: cut off, or without kernels.
 #[test]
 fn a_developers_images_come_first() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("rstd.so"), "no image").unwrap();
-    let variables = [("DEEPINFER_ASCEND_KERNELS", folder.path().to_str().unwrap())];
-    let Some(text) = child_with("waits", &variables) else { return };
-    let parts =
-        ["the kernels of rstd do not load (", "bytes are free): a wrong call (107000)", "no kernels of the host twin"];
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    // The header of an ELF file of 64 bits, whose empty table of sections begins at its end.
+    let mut header = [0; 64];
+    header[..5].copy_from_slice(b"\x7FELF\x02");
+    header[40] = 64;
+    for (image, parts) in [
+        (&b"no image"[..], ["rstd.so: 8 bytes are no whole image: build it again"].as_slice()),
+        (
+            &header,
+            &[
+                "the kernels of rstd do not load (",
+                "bytes are free): a wrong call (107000)",
+                "no kernels of the host twin",
+            ],
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rstd.so"), image).unwrap();
+        let variables = [("DEEPINFER_ASCEND_KERNELS", folder.path().to_str().unwrap())];
+        let Some(text) = child_with("waits", &variables) else { return };
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is missing in: {text}");
+        }
     }
 }
 
