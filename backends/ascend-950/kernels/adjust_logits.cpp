@@ -141,7 +141,7 @@ private:
   IndexPiece piece_;
   ListReader<int32_t> bias_token_, seen_token_, seen_count_;
   ListReader<float> bias_value_;
-  TBuf<TPosition::VECCALC> fault_;
+  TBuf<TPosition::VECOUT> fault_;
   GlobalTensor<int32_t> logits_, bias_range_, seen_range_;
   GlobalTensor<float> repetition_, inv_repetition_, frequency_, presence_;
   GM_ADDR faults_;

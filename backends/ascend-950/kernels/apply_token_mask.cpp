@@ -70,7 +70,7 @@ private:
   TPipe pipe_;
   TQue<TPosition::VECIN, 2> in_, words_;
   TQue<TPosition::VECOUT, 2> out_;
-  TBuf<TPosition::VECCALC> fault_;
+  TBuf<TPosition::VECOUT> fault_;
   GlobalTensor<float> logits_;
   GlobalTensor<int32_t> mask_index_;
   GlobalTensor<uint32_t> masks_;

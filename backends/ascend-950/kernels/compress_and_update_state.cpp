@@ -169,7 +169,9 @@ private:
   const CompressTiling t_;
   const Requests requests_;
   TPipe pipe_;
-  TBuf<TPosition::VECCALC> scores_, latents_, top_, weights_, room_;
+  InfinitiesStay infinities_stay_;
+  TBuf<TPosition::VECCALC> scores_, latents_, top_, weights_;
+  TBuf<TPosition::VECOUT> room_;
   TQue<TPosition::VECOUT, 2> results_;
   GlobalTensor<float> latent_, score_, state_;
   GlobalTensor<int32_t> group_row_, positions_, row_request_;
@@ -252,7 +254,7 @@ private:
   TPipe pipe_;
   // MTE2 fills what MTE3 empties.
   TQueBind<TPosition::VECIN, TPosition::VECOUT, 2> pieces_;
-  TBuf<TPosition::VECCALC> room_;
+  TBuf<TPosition::VECOUT> room_;
   GlobalTensor<float> latent_, score_, state_;
   GlobalTensor<int32_t> positions_;
   GM_ADDR faults_;

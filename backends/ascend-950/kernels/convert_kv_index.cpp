@@ -81,7 +81,7 @@ private:
 
   TPipe pipe_;
   IndexPiece piece_;
-  TBuf<TPosition::VECCALC> fault_;
+  TBuf<TPosition::VECOUT> fault_;
   GlobalTensor<int32_t> positions_, row_request_, block_table_, slots_;
   GM_ADDR faults_;
 };

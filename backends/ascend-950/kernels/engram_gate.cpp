@@ -82,9 +82,9 @@ private:
   }
 
   // Elements of a weight in factors_.
-  __aicore__ inline void load_gain(GM_ADDR weight, int32_t format, int64_t element, uint32_t count) {
-    if (format == BF16) load_floats(in_, factors_.Get<float>(), at<bfloat16_t>(weight, element), count);
-    else load_floats(in_, factors_.Get<float>(), at<float>(weight, element), count);
+  __aicore__ inline void load_gain(const LocalTensor<float> &to, GM_ADDR weight, int32_t format, int64_t element, uint32_t count) {
+    if (format == BF16) load_floats(in_, to, at<bfloat16_t>(weight, element), count);
+    else load_floats(in_, to, at<float>(weight, element), count);
   }
 
   template <class X> __aicore__ inline float dot(int64_t pair, float x_scale, float key_scale) {
@@ -94,9 +94,8 @@ private:
     for (int64_t begin = 0; begin < t_.columns; begin += PIECE) {
       const uint32_t count = static_cast<uint32_t>(least(t_.columns - begin, PIECE));
       const int32_t n = static_cast<int32_t>(count);
-      load_gain(q_weight_, t_.q_format, copy * t_.q_stride + begin, count);
-      DataCopy(product, factor, whole_blocks(count));
-      load_gain(k_weight_, t_.k_format, copy * t_.k_stride + begin, count);
+      load_gain(product, q_weight_, t_.q_format, copy * t_.q_stride + begin, count);
+      load_gain(factor, k_weight_, t_.k_format, copy * t_.k_stride + begin, count);
       Mul(product, product, factor, n);
       load_floats(in_, factor, stream<X>(pair)[begin], count);
       Muls(factor, factor, x_scale, n);
@@ -155,6 +154,7 @@ private:
 
   const EngramGateTiling t_;
   TPipe pipe_;
+  InfinitiesStay infinities_stay_;
   InverseRoots roots_;
   TQue<TPosition::VECIN, 2> in_;
   TQue<TPosition::VECOUT, 1> results_;

@@ -138,6 +138,7 @@ private:
   const EngramGatherTiling t_;
   const uint32_t pitch_, most_;
   TPipe pipe_;
+  InfinitiesStay infinities_stay_;
   Coder coder_;
   TQue<TPosition::VECIN, 2> raw_, raw_scales_;
   TQue<TPosition::VECOUT, 2> results_;

@@ -125,7 +125,7 @@ private:
   const Requests requests_;
   const Tokens tokens_;
   TPipe pipe_;
-  TBuf<TPosition::VECCALC> numbers_;
+  TBuf<TPosition::VECOUT> numbers_;
   GlobalTensor<int32_t> history_, rows_;
   GlobalTensor<int64_t> multipliers_, primes_, offsets_;
 };
@@ -204,7 +204,7 @@ private:
   const Requests requests_;
   const Tokens tokens_;
   TPipe pipe_;
-  TBuf<TPosition::VECCALC> ids_, room_;
+  TBuf<TPosition::VECOUT> ids_, room_;
   GlobalTensor<int32_t> history_;
   GlobalTensor<int64_t> primes_, offsets_;
   GM_ADDR faults_;

@@ -19,7 +19,7 @@ constexpr int64_t PIECE = 32768;
 extern "C" __global__ __aicore__ void fill(GM_ADDR to, GM_ADDR tiling) {
   const FillTiling t = read_tiling<FillTiling>(tiling);
   TPipe pipe;
-  TBuf<TPosition::VECCALC> room;
+  TBuf<TPosition::VECOUT> room;
   pipe.InitBuffer(room, PIECE);
   GlobalTensor<uint8_t> target;
   target.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t *>(to));

@@ -365,7 +365,8 @@ private:
   KeyRow keys_;
   Weights weights_;
   Gumbel gumbel_;
-  TBuf<TPosition::VECCALC> marks_, list_, list_weights_, sums_, fault_;
+  TBuf<TPosition::VECCALC> marks_, list_, list_weights_, sums_;
+  TBuf<TPosition::VECOUT> fault_;
   GlobalTensor<float> logits_, inv_temperature_, min_p_log_, top_p_;
   GlobalTensor<uint64_t> seed_;
   GlobalTensor<int32_t> position_, token_, child_, top_k_;

@@ -24,7 +24,7 @@ template <class T> __aicore__ inline void copy_rows(GM_ADDR table, GM_ADDR index
   TPipe pipe;
   // MTE2 fills what MTE3 empties.
   TQueBind<TPosition::VECIN, TPosition::VECOUT, 2> pieces;
-  TBuf<TPosition::VECCALC> zeros;
+  TBuf<TPosition::VECOUT> zeros;
   pipe.InitBuffer(pieces, 2, COPIED_BYTES);
   pipe.InitBuffer(zeros, COPIED_BYTES);
   GlobalTensor<T> from, to;
@@ -56,6 +56,7 @@ template <class T> __aicore__ inline void copy_rows(GM_ADDR table, GM_ADDR index
 
 template <class X, class Y> __aicore__ inline void convert_rows(GM_ADDR table, GM_ADDR index, GM_ADDR out, const GatherTiling &t) {
   TPipe pipe;
+  const InfinitiesStay infinities_stay;
   TQue<TPosition::VECIN, 2> in;
   TQue<TPosition::VECOUT, 2> results;
   TBuf<TPosition::VECCALC> values;

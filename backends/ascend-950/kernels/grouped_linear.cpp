@@ -45,8 +45,9 @@ extern "C" __global__ __aicore__ void grouped_linear(GM_ADDR x, GM_ADDR x_scale,
   const GroupedLinearTiling t = read_tiling<GroupedLinearTiling>(tiling);
   constexpr int64_t TILE = Products::ROWS;
   TPipe pipe;
+  const InfinitiesStay infinities_stay;
   Products products;
-  TBuf<TPosition::VECCALC> fault_room;
+  TBuf<TPosition::VECOUT> fault_room;
   products.init(pipe);
   pipe.InitBuffer(fault_room, 32);
   GlobalTensor<int32_t> starts;

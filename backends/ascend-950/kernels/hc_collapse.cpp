@@ -19,6 +19,7 @@ static_assert(sizeof(HcCollapseTiling) == 64, "as in src/ops/hc_collapse.rs");
 template <class X> __aicore__ inline void collapse(GM_ADDR x, GM_ADDR pre, GM_ADDR out, const HcCollapseTiling &t) {
   constexpr int64_t PIECE = 4096;
   TPipe pipe;
+  const InfinitiesStay infinities_stay;
   TQue<TPosition::VECIN, 2> in;
   TQue<TPosition::VECOUT, 2> results;
   TBuf<TPosition::VECCALC> values, sums;

@@ -22,6 +22,7 @@ constexpr uint32_t KEPT = 32768, PIECE = 4096;
 
 template <class X> __aicore__ inline void expand(GM_ADDR x, GM_ADDR y, GM_ADDR post, GM_ADDR comb, const HcExpandTiling &t) {
   TPipe pipe;
+  const InfinitiesStay infinities_stay;
   TQue<TPosition::VECIN, 1> in;
   TQue<TPosition::VECOUT, 2> results;
   TBuf<TPosition::VECCALC> kept, added, sums;

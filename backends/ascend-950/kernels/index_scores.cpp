@@ -162,9 +162,11 @@ private:
 
   IndexScoresTiling t_;
   TPipe pipe_;
+  InfinitiesStay infinities_stay_;
   Tiles tiles_;
   RowProducts products_;
-  TBuf<TPosition::VECCALC> entries_, queries_, heads_, weights_, scores_, fault_room_;
+  TBuf<TPosition::VECCALC> entries_, queries_, heads_, weights_;
+  TBuf<TPosition::VECOUT> scores_, fault_room_;
   Cache keys_;
   GM_ADDR q_;
   GM_ADDR q_scale_;

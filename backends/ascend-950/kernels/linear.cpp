@@ -20,6 +20,7 @@ extern "C" __global__ __aicore__ void linear(GM_ADDR x, GM_ADDR x_scale, GM_ADDR
   const LinearTiling t = read_tiling<LinearTiling>(tiling);
   constexpr int64_t TILE = Products::ROWS;
   TPipe pipe;
+  const InfinitiesStay infinities_stay;
   Products products;
   products.init(pipe);
   const Matrix rows = {x, x_scale, t.x_stride, t.x_scale_stride, t.x_format};

@@ -22,8 +22,10 @@ extern "C" __global__ __aicore__ void load_paged_kv_cache(GM_ADDR cache, GM_ADDR
   const LoadPagedKvCacheTiling t = read_tiling<LoadPagedKvCacheTiling>(tiling);
   constexpr int64_t ROWS = Tiles::ROWS, COLUMNS = Tiles::COLUMNS;
   TPipe pipe;
+  const InfinitiesStay infinities_stay;
   Tiles tiles;
-  TBuf<TPosition::VECCALC> values_room, fault_room;
+  TBuf<TPosition::VECCALC> values_room;
+  TBuf<TPosition::VECOUT> fault_room;
   TQue<TPosition::VECOUT, 2> results;
   tiles.init(pipe);
   pipe.InitBuffer(values_room, Tiles::ELEMENTS * 4);

@@ -80,9 +80,11 @@ private:
   }
 
   TPipe pipe_;
+  InfinitiesStay infinities_stay_;
   TQue<TPosition::VECIN, 2> in_;
   TQue<TPosition::VECOUT, 2> results_;
-  TBuf<TPosition::VECCALC> term_, sum_, fault_;
+  TBuf<TPosition::VECCALC> term_, sum_;
+  TBuf<TPosition::VECOUT> fault_;
   GlobalTensor<X> y_, shared_, out_;
   GlobalTensor<int32_t> list_;
   GM_ADDR faults_;

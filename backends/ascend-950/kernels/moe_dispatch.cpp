@@ -185,7 +185,8 @@ private:
   // MTE2 fills what MTE3 empties.
   TQueBind<TPosition::VECIN, TPosition::VECOUT, 2> copied_;
   // Numbers lie 32 bytes apart: each is a copy of its own.
-  TBuf<TPosition::VECCALC> marks_, numbers_, batch_weights_, zeros_, fault_;
+  TBuf<TPosition::VECCALC> marks_;
+  TBuf<TPosition::VECOUT> numbers_, batch_weights_, zeros_, fault_;
   GlobalTensor<uint8_t> x_, x_scale_, out_, out_scale_;
   GlobalTensor<int32_t> experts_, expert_start_, row_of_;
   GlobalTensor<float> weights_, row_weight_;

@@ -230,7 +230,8 @@ private:
 
   MoeGateTiling t_;
   TPipe pipe_;
-  TBuf<TPosition::VECCALC> room_, chosen_, work_;
+  TBuf<TPosition::VECCALC> room_, work_;
+  TBuf<TPosition::VECOUT> chosen_;
   GlobalTensor<float> logits_, weights_;
   GlobalTensor<uint8_t> mask_;
   GlobalTensor<int32_t> experts_;

@@ -23,7 +23,7 @@ extern "C" __global__ __aicore__ void restore_candidate_indices_inplace(GM_ADDR 
   const RestoreTiling t = read_tiling<RestoreTiling>(tiling);
   TPipe pipe;
   IndexPiece piece;
-  TBuf<TPosition::VECCALC> fault;
+  TBuf<TPosition::VECOUT> fault;
   piece.init(pipe);
   pipe.InitBuffer(fault, 32);
   GlobalTensor<int32_t> list, blocks;

@@ -64,6 +64,7 @@ private:
   }
 
   TPipe pipe_;
+  InfinitiesStay infinities_stay_;
   InverseRoots roots_;
   TQue<TPosition::VECIN, 2> rows_;
   TQue<TPosition::VECOUT, 2> results_;

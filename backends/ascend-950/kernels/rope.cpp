@@ -133,6 +133,7 @@ private:
 
   RopeTiling t_;
   TPipe pipe_;
+  InfinitiesStay infinities_stay_;
   TQue<TPosition::VECIN, 2> in_;
   TQue<TPosition::VECOUT, 2> out_;
   TBuf<TPosition::VECCALC> values_, neighbours_, places_, turns_;

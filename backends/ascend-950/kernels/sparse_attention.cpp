@@ -168,7 +168,7 @@ private:
 
   __aicore__ inline void find_largest(uint32_t count, uint32_t heads) {
     const LocalTensor<float> largest = small(LARGEST), of_group = small(OF_GROUP);
-    WholeReduceMax(of_group, scores_.Get<float>(), static_cast<uint64_t>(count), static_cast<int32_t>(heads), 1, 1, static_cast<int32_t>(GROUP / 8),
+    WholeReduceMax(of_group, scores_.Get<float>(), static_cast<int32_t>(count), static_cast<int32_t>(heads), 1, 1, static_cast<int32_t>(GROUP / 8),
                    ReduceOrder::ORDER_ONLY_VALUE);
     vector_barrier();
     Max(largest, largest, of_group, static_cast<int32_t>(heads));
@@ -188,7 +188,7 @@ private:
     vector_barrier();
     Exp<float, WITH_DENORMALS>(scores, scores, all);
     vector_barrier();
-    WholeReduceSum(of_group, scores, mask, static_cast<int32_t>(heads), 1, 1, static_cast<int32_t>(GROUP / 8));
+    WholeReduceSum(of_group, scores, static_cast<int32_t>(count), static_cast<int32_t>(heads), 1, 1, static_cast<int32_t>(GROUP / 8));
     vector_barrier();
     Add(sum, sum, of_group, static_cast<int32_t>(heads));
     if (t_.rounds != 0) {
@@ -222,9 +222,11 @@ private:
 
   SparseAttentionTiling t_;
   TPipe pipe_;
+  InfinitiesStay infinities_stay_;
   Tiles tiles_;
   RowProducts products_;
-  TBuf<TPosition::VECCALC> entries_, queries_, totals_, scores_, spread_, small_, fault_room_;
+  TBuf<TPosition::VECCALC> entries_, queries_, totals_, scores_, spread_, small_;
+  TBuf<TPosition::VECOUT> fault_room_;
   TQue<TPosition::VECOUT, 2> results_;
   Cache caches_[2];
   GM_ADDR q_;

@@ -158,7 +158,8 @@ private:
   Coder coder_;
   TQue<TPosition::VECIN, 2> in_;
   TQue<TPosition::VECOUT, 2> codes_, scales_, seen_;
-  TBuf<TPosition::VECCALC> values_, decoded_, scratch_, names_, room_;
+  TBuf<TPosition::VECCALC> values_, decoded_, scratch_, names_;
+  TBuf<TPosition::VECOUT> room_;
   GlobalTensor<X> kv_, rounded_;
   GlobalTensor<int32_t> slots_;
   GlobalTensor<uint8_t> cache_;

@@ -185,6 +185,7 @@ private:
 
   SwigluQuantizeTiling t_;
   TPipe pipe_;
+  InfinitiesStay infinities_stay_;
   CodedRows coded_;
   TQue<TPosition::VECIN, 2> in_;
   TQue<TPosition::VECOUT, 2> out_;

@@ -74,7 +74,7 @@ private:
 
   TPipe pipe_;
   KeyRow keys_;
-  TBuf<TPosition::VECCALC> written_;
+  TBuf<TPosition::VECOUT> written_;
   GlobalTensor<float> scores_;
   GlobalTensor<int32_t> out_;
 };

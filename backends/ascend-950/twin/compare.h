@@ -1,4 +1,4 @@
-// Compare writes one bit per element, the lowest bit of a byte first, and zeros up to the end of a repeat; Select reads such bits.
+// Compare writes one bit per element of whole repeats, the lowest bit of a byte first; Select reads such bits.
 
 #ifndef DEEPINFER_ASCEND_TWIN_COMPARE_H
 #define DEEPINFER_ASCEND_TWIN_COMPARE_H
@@ -33,21 +33,24 @@ template <class T> bool compares(T a, T b, AscendC::CMPMODE mode) {
 
 template <class T> constexpr bool is_comparable() { return is_vector_type<T>() || is_wide_integer<T>() || is_byte<T>(); }
 
-// Bytes that a comparison writes: bits of whole repeats, of 32 elements where they have 64 bits.
-template <class T> constexpr uint32_t mask_bytes(uint32_t count) {
-  constexpr uint32_t lanes = sizeof(T) == 8 ? 32 : REPEAT_BYTES / sizeof(T);
-  return (count + lanes - 1) / lanes * (lanes / 8);
+// Elements of whole repeats: the device leaves the rest of another one alone.
+template <class T> uint32_t compared_count(int64_t elements, const char *name) {
+  const uint32_t count = checked_count(elements, name);
+  if (count * sizeof(T) % REPEAT_BYTES != 0) {
+    wrong("block %u: %s of %u elements, which are no whole repeats of %u bytes", Core::now().block(), name, count, REPEAT_BYTES);
+  }
+  return count;
 }
 
 template <class U> void mask_operand(Instruction &instruction, const LocalTensor<U> &tensor, uint32_t bytes, bool is_write) {
   operand(instruction, tensor.template ReinterpretCast<uint8_t>(), bytes, is_write);
 }
 
-// f(i) for each bit; those beyond `count` are 0.
-template <class F> void write_bits(uint8_t *to, uint32_t count, uint32_t bytes, const F &f) {
-  for (uint32_t at = 0; at < bytes; ++at) {
+// f(i) for each bit.
+template <class F> void write_bits(uint8_t *to, uint32_t count, const F &f) {
+  for (uint32_t at = 0; at < count / 8; ++at) {
     uint8_t byte = 0;
-    for (uint32_t i = at * 8; i < at * 8 + 8 && i < count; ++i) byte = uint8_t(byte | uint32_t(f(i)) << i % 8);
+    for (uint32_t i = at * 8; i < at * 8 + 8; ++i) byte = uint8_t(byte | uint32_t(f(i)) << i % 8);
     to[at] = byte;
   }
 }
@@ -59,28 +62,26 @@ namespace AscendC {
 template <class T, class U>
 void Compare(const LocalTensor<U> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, CMPMODE mode, uint32_t elements) {
   static_assert(di_twin::is_comparable<T>() && di_twin::is_byte<U>(), "Compare: the device has no such type");
-  const uint32_t count = di_twin::checked_count(elements, "Compare");
+  const uint32_t count = di_twin::compared_count<T>(elements, "Compare");
   auto instruction = di_twin::vector_instruction("Compare");
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, src1, count, false);
-  const uint32_t bytes = di_twin::mask_bytes<T>(count);
-  di_twin::mask_operand(instruction, dst, bytes, true);
+  di_twin::mask_operand(instruction, dst, count / 8, true);
   uint8_t *to = reinterpret_cast<uint8_t *>(dst.twin_data());
   const T *a = src0.twin_data(), *b = src1.twin_data();
-  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, bytes, [=](uint32_t i) { return di_twin::compares(a[i], b[i], mode); }); });
+  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, [=](uint32_t i) { return di_twin::compares(a[i], b[i], mode); }); });
 }
 
 template <class T, class U> void Compares(const LocalTensor<U> &dst, const LocalTensor<T> &src, const T scalar, CMPMODE mode, uint32_t elements) {
   static_assert(di_twin::is_comparable<T>() && di_twin::is_byte<U>(), "Compares: the device has no such type");
-  const uint32_t count = di_twin::checked_count(elements, "Compares");
+  const uint32_t count = di_twin::compared_count<T>(elements, "Compares");
   auto instruction = di_twin::vector_instruction("Compares");
   di_twin::operand(instruction, src, count, false);
-  const uint32_t bytes = di_twin::mask_bytes<T>(count);
-  di_twin::mask_operand(instruction, dst, bytes, true);
+  di_twin::mask_operand(instruction, dst, count / 8, true);
   uint8_t *to = reinterpret_cast<uint8_t *>(dst.twin_data());
   const T *a = src.twin_data();
   const T b = scalar;
-  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, bytes, [=](uint32_t i) { return di_twin::compares(a[i], b, mode); }); });
+  di_twin::Core::now().issue(instruction, [=] { di_twin::write_bits(to, count, [=](uint32_t i) { return di_twin::compares(a[i], b, mode); }); });
 }
 
 template <class T, class U> void CompareScalar(const LocalTensor<U> &dst, const LocalTensor<T> &src, const T scalar, CMPMODE mode, uint32_t count) {

@@ -1,5 +1,6 @@
-// Cast: conversions between formats, for the pairs that the 950 has. Integers that do not fit saturate, a NaN becomes 0 in them;
-// E4M3 and E5M2 saturate at their largest finite number.
+// Cast: conversions between formats, for the pairs that the 950 has. Integers that do not fit saturate, a NaN becomes 0 in them.
+// Narrower floats do so too, unless bit 48 of the control register is set: then infinities and NaNs stay. E4M3 and E5M2 saturate at
+// their largest number either way.
 
 #ifndef DEEPINFER_ASCEND_TWIN_CONVERT_H
 #define DEEPINFER_ASCEND_TWIN_CONVERT_H
@@ -32,6 +33,7 @@ template <class T> T saturated(double x) {
 
 template <class T, class U> struct Conversion {
   RoundMode mode;
+  bool infinities_stay;
   T operator()(U x) const {
     if constexpr (std::is_integral_v<U>) {
       if constexpr (std::is_integral_v<T>) {
@@ -49,12 +51,21 @@ template <class T, class U> struct Conversion {
       const float value = as_float(x);
       if constexpr (std::is_same_v<T, float> && std::is_same_v<U, float>) return float(rounded(value, mode));
       else if constexpr (std::is_same_v<T, float>) return value;
-      else if constexpr (std::is_same_v<T, half>) return to_half(value, mode);
-      else if constexpr (std::is_same_v<T, bfloat16_t>) return to_bfloat16(value, mode);
-      else if constexpr (std::is_same_v<T, fp8_e4m3fn_t>) return to_e4m3(value, mode);
-      else if constexpr (std::is_same_v<T, fp8_e5m2_t>) return to_e5m2(value, mode);
+      else if constexpr (std::is_same_v<T, half>) return narrowed(to_half(value, mode), 0x7C00);
+      else if constexpr (std::is_same_v<T, bfloat16_t>) return narrowed(to_bfloat16(value, mode), 0x7F80);
+      else if constexpr (std::is_same_v<T, fp8_e4m3fn_t>) return narrowed(to_e4m3(value, mode), 0x7F);
+      else if constexpr (std::is_same_v<T, fp8_e5m2_t>) return narrowed(to_e5m2(value, mode), 0x7C);
       else return saturated<T>(rounded(double(value), mode));
     }
+  }
+  // `infinity` is the magnitude's code, or that of the NaN where there is none. Without it the largest number is the code before.
+  T narrowed(T code, uint32_t infinity) const {
+    constexpr uint32_t sign = sizeof(T) == 1 ? 0x80 : 0x8000;
+    const uint32_t magnitude = code.bits & (sign - 1);
+    if (infinities_stay || magnitude < infinity) return code;
+    const bool is_nan = magnitude > infinity || infinity == 0x7F;
+    code.bits = static_cast<decltype(code.bits)>(is_nan ? 0 : (code.bits & sign) | (infinity - 1));
+    return code;
   }
   static float as_float(float x) { return x; }
   template <class W> static float as_float(W x) { return to_float(x); }
@@ -107,14 +118,14 @@ namespace AscendC {
 template <class T, class U> void Cast(const LocalTensor<T> &dst, const LocalTensor<U> &src, const RoundMode &mode, const uint32_t count) {
   static_assert(di_twin::has_cast<T, U>(), "Cast: the device has no such pair");
   di_twin::check_mode<T, U>(mode);
-  di_twin::map("Cast", dst, src, count, di_twin::Conversion<T, U>{mode});
+  di_twin::map("Cast", dst, src, count, di_twin::Conversion<T, U>{mode, di_twin::Core::now().infinities_stay});
 }
 
 template <class T, class U, bool isSetMask = true, class M>
 void Cast(const LocalTensor<T> &dst, const LocalTensor<U> &src, const RoundMode &mode, M mask, uint8_t repeats, const UnaryRepeatParams &p) {
   static_assert(di_twin::has_cast<T, U>(), "Cast: the device has no such pair");
   di_twin::check_mode<T, U>(mode);
-  di_twin::map("Cast", dst, src, mask, repeats, p, di_twin::Conversion<T, U>{mode});
+  di_twin::map("Cast", dst, src, mask, repeats, p, di_twin::Conversion<T, U>{mode, di_twin::Core::now().infinities_stay});
 }
 
 // To a whole number of the same format.

@@ -64,6 +64,33 @@ template <class T> void check_block(const LocalTensor<T> &tensor, const char *na
   }
 }
 
+// Between which places of the UB and global memory the device copies.
+template <class T> Place place_of(const LocalTensor<T> &tensor, const char *name) {
+  Core::now().check_tensor(tensor.twin_buffer(), tensor.twin_generation(), tensor.twin_begin(), 0, name);
+  return Core::now().buffer(tensor.twin_buffer()).place;
+}
+template <class T> void check_target_place(const LocalTensor<T> &to, const char *name) {
+  if (place_of(to, name) == Place::OUT) wrong("block %u: %s from global memory to a buffer of VECOUT", Core::now().block(), name);
+}
+template <class T> void check_source_place(const LocalTensor<T> &from, const char *name) {
+  if (place_of(from, name) == Place::CALC) wrong("block %u: %s to global memory from a buffer of VECCALC", Core::now().block(), name);
+}
+template <class T> void check_inner_places(const LocalTensor<T> &to, const LocalTensor<T> &from) {
+  const Place source = place_of(from, "DataCopy"), target = place_of(to, "DataCopy");
+  if ((source == Place::IN && target == Place::CALC) || (source == Place::CALC && target == Place::OUT)) return;
+  wrong("block %u: DataCopy inside the UB goes from VECIN to VECCALC or from VECCALC to VECOUT", Core::now().block());
+}
+
+// What a piece of DataCopyPad may be.
+template <class T> void check_pieces(const AscendC::DataCopyExtParams &p, int64_t global_gap, int64_t least_gap, int64_t ub_gap) {
+  constexpr int64_t MOST_GAP = (int64_t(1) << 40) - 1;
+  const unsigned block = Core::now().block();
+  if (p.blockCount > 4095) wrong("block %u: DataCopyPad of %u pieces of at most 4095", block, p.blockCount);
+  if (p.blockLen > 2097151 || p.blockLen % sizeof(T) != 0) wrong("block %u: DataCopyPad of pieces of %u bytes of elements of %zu", block, p.blockLen, sizeof(T));
+  if (ub_gap < 0 || ub_gap > 65535) wrong("block %u: DataCopyPad with %lld blocks of the UB between pieces", block, (long long)ub_gap);
+  if (global_gap < least_gap || global_gap > MOST_GAP) wrong("block %u: DataCopyPad with %lld bytes between pieces", block, (long long)global_gap);
+}
+
 template <class T> void check_global_place(const GlobalTensor<T> &tensor, const Pieces &pieces, int64_t step, const char *name) {
   const uint64_t begin = tensor.address();
   if (begin % sizeof(T) != 0) wrong("block %u: %s: a global address that is no multiple of %zu", Core::now().block(), name, sizeof(T));
@@ -91,6 +118,7 @@ void copy_in(const LocalTensor<T> &to, const GlobalTensor<T> &from, const Pieces
              const char *name) {
   if (pieces.count == 0 || pieces.bytes == 0) return;
   Core &core = Core::now();
+  check_target_place(to, name);
   check_block(to, name);
   check_global_place(from, pieces, pieces.source_step, name);
   const uint32_t width = (left + pieces.bytes + right + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
@@ -121,6 +149,7 @@ void copy_in(const LocalTensor<T> &to, const GlobalTensor<T> &from, const Pieces
 template <class T> void copy_out(const GlobalTensor<T> &to, const LocalTensor<T> &from, const Pieces &pieces, const char *name) {
   if (pieces.count == 0 || pieces.bytes == 0) return;
   Core &core = Core::now();
+  check_source_place(from, name);
   check_block(from, name);
   check_global_place(to, pieces, pieces.target_step, name);
   if (pieces.source_step % BLOCK_BYTES != 0) wrong("block %u: %s: pieces that begin inside a block", core.block(), name);
@@ -196,6 +225,10 @@ template <class T>
 void DataCopyPad(const LocalTensor<T> &dst, const GlobalTensor<T> &src, const DataCopyExtParams &p, const DataCopyPadExtParams<T> &pad) {
   const uint32_t left = pad.isPad ? pad.leftPadding * uint32_t(sizeof(T)) : 0, right = pad.isPad ? pad.rightPadding * uint32_t(sizeof(T)) : 0;
   if (left > 32 || right > 32) di_twin::wrong("DataCopyPad: more than 32 bytes of padding");
+  if constexpr (sizeof(T) == 8) {
+    if (pad.isPad && di_twin::bits_as<uint64_t>(pad.paddingValue) != 0) di_twin::wrong("DataCopyPad: a padding of 64 bits is 0");
+  }
+  di_twin::check_pieces<T>(p, p.srcStride, -int64_t(p.blockLen), p.dstStride);
   const int64_t width = (left + p.blockLen + right + 31) / 32 * 32;
   di_twin::copy_in(dst, src, {p.blockCount, p.blockLen, int64_t(p.blockLen) + p.srcStride, width + p.dstStride * 32}, left, right, pad.isPad,
                    pad.paddingValue, "DataCopyPad");
@@ -211,6 +244,7 @@ void DataCopyPad(const LocalTensor<T> &dst, const GlobalTensor<T> &src, const Da
 
 // UB to GM, any number of bytes.
 template <class T> void DataCopyPad(const GlobalTensor<T> &dst, const LocalTensor<T> &src, const DataCopyExtParams &p) {
+  di_twin::check_pieces<T>(p, p.dstStride, 0, p.srcStride);
   const int64_t width = (p.blockLen + 31) / 32 * 32;
   di_twin::copy_out(dst, src, {p.blockCount, p.blockLen, width + p.srcStride * 32, int64_t(p.blockLen) + p.dstStride}, "DataCopyPad");
 }

@@ -474,7 +474,7 @@ void Core::check_tensor(uint32_t buffer, uint32_t generation, uint32_t begin, ui
 
 // ---- buffers and queues
 
-uint32_t Core::init_buffer(uint32_t bytes, bool is_queue, int queue) {
+uint32_t Core::init_buffer(uint32_t bytes, Place place, bool is_queue, int queue) {
   if (bytes == 0) wrong("InitBuffer of no bytes");
   const uint32_t rounded = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
   if (bytes > UB_BYTES || rounded > UB_BYTES - used_) {
@@ -487,6 +487,7 @@ uint32_t Core::init_buffer(uint32_t bytes, bool is_queue, int queue) {
   Buffer buffer;
   buffer.begin = used_;
   buffer.bytes = rounded;
+  buffer.place = place;
   buffer.is_queue = is_queue;
   buffer.queue = queue;
   used_ += rounded;
@@ -624,6 +625,7 @@ void Core::begin_block(uint32_t block) {
   }
   scalar_ = before_;
   atomic = 0;
+  infinities_stay = false;
   for (Stream &stream : streams_) {
     for (Instruction *instruction : stream.window) free_.push_back(instruction);
     for (Instruction *instruction : stream.rest) free_.push_back(instruction);
@@ -654,6 +656,7 @@ void Core::end_block() {
   for (const QueueState &queue : queues_) {
     if (!queue.waiting.empty()) wrong("block %u: %zu tensors are left in a queue at the end", block_, queue.waiting.size());
   }
+  if (infinities_stay) wrong("block %u: bit 48 of the control register is not as it was before the kernel", block_);
   for (const Buffer &buffer : buffers_) {
     if (buffer.is_allocated) wrong("block %u: a tensor of %u bytes was not freed", block_, buffer.bytes);
   }

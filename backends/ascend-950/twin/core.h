@@ -31,7 +31,10 @@ constexpr uint32_t REPEAT_BYTES = 256;
 // Flags of each pair of pipes.
 constexpr uint32_t FLAG_IDS = 8;
 // Buffers of one TPipe, and those among them that queues synchronise.
-constexpr uint32_t MOST_BUFFERS = 64, MOST_QUEUE_BUFFERS = 32;
+constexpr uint32_t MOST_BUFFERS = 63, MOST_QUEUE_BUFFERS = 28;
+
+// What a buffer is for: where MTE2 and MTE3 may copy to and from depends on it.
+enum class Place : uint8_t { NONE, IN, OUT, CALC };
 
 // Streams with a clock. S reads at once; its stores to the UB are seen by others only after a flag: they are counted apart.
 enum Pipe : uint8_t { S, STORES, MTE2, V, MTE3, PIPES };
@@ -97,6 +100,7 @@ struct Buffer {
   // Counts up when a tensor of it is freed: older tensors are dead.
   uint32_t generation = 0;
   bool is_queue = false, is_allocated = false, was_queued = false;
+  Place place = Place::NONE;
   int queue = -1;
 };
 
@@ -163,7 +167,7 @@ public:
   void scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *name);
   void scalar_global(uint64_t begin, uint32_t bytes, bool is_write, const char *name);
 
-  uint32_t init_buffer(uint32_t bytes, bool is_queue, int queue);
+  uint32_t init_buffer(uint32_t bytes, Place place, bool is_queue, int queue);
   int new_queue(Pipe producer, Pipe consumer, uint32_t depth);
   QueueState &queue(int index) { return queues_.at(size_t(index)); }
   Buffer &buffer(uint32_t index) { return buffers_.at(index); }
@@ -182,6 +186,8 @@ public:
   uint32_t fetch_event(uint32_t pair) const;
   void release_event(uint32_t pair, uint32_t id);
 
+  // Bit 48 of the control register: infinities and NaNs stay in casts to narrower floats. Not so as a launch begins.
+  bool infinities_stay = false;
   int atomic = 0; // what MTE3 does with what is there: 0 overwrites, else adds, or takes the larger or smaller
 
 private:

@@ -16,7 +16,8 @@ struct BrcbRepeatParams {
 // Each of 8 elements per repeat fills a block of 32 bytes.
 template <class T> void Brcb(const LocalTensor<T> &dst, const LocalTensor<T> &src, const uint8_t repeats, const BrcbRepeatParams &p) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Brcb: 16 or 32 bits");
-  if (repeats == 0) return;
+  if (repeats == 0) di_twin::wrong("block %u: Brcb of no elements: the device promises nothing for it", di_twin::Core::now().block());
+  if (p.dstBlkStride == 0) di_twin::wrong("block %u: Brcb of blocks at one place", di_twin::Core::now().block());
   auto instruction = di_twin::vector_instruction("Brcb");
   constexpr uint32_t lanes = 32 / sizeof(T);
   const uint32_t count = repeats, block_step = p.dstBlkStride * lanes, repeat_step = p.dstRepStride * lanes;
@@ -29,6 +30,7 @@ template <class T> void Brcb(const LocalTensor<T> &dst, const LocalTensor<T> &sr
   span.repeats = count;
   span.repeat_stride = uint32_t(p.dstRepStride) * 32;
   instruction.span[instruction.spans++] = span;
+  if (begin == src.twin_begin()) di_twin::wrong("block %u: Brcb in place", di_twin::Core::now().block());
   T *to = dst.twin_data();
   const T *from = src.twin_data();
   di_twin::Core::now().issue(instruction, [=] {

@@ -74,7 +74,7 @@ void operand(Instruction &instruction, const LocalTensor<T> &tensor, const Steps
              bool is_write) {
   uint32_t used = 0;
   for (uint32_t i = 0; i < per_repeat; ++i) used = mask.has(i) ? i + 1 : used;
-  if (used == 0 || repeats == 0) return;
+  if (used == 0 || repeats == 0) wrong("block %u: %s of no elements: the device promises nothing for it", Core::now().block(), instruction.name);
   const uint32_t begin = tensor.check(0, 0, instruction.name);
   if (begin % BLOCK_BYTES != 0) misaligned(instruction.name, begin);
   tensor.check(0, steps.at(repeats - 1, used - 1) + 1, instruction.name);
@@ -111,6 +111,7 @@ inline Instruction vector_instruction(const char *name) {
 }
 
 inline uint32_t checked_count(int64_t count, const char *name) {
+  if (count == 0) wrong("block %u: %s of no elements: the device promises nothing for it", Core::now().block(), name);
   if (count < 0 || count > int64_t(UB_BYTES)) wrong("block %u: %s of %lld elements", Core::now().block(), name, (long long)count);
   return uint32_t(count);
 }

@@ -12,6 +12,13 @@ namespace AscendC {
 
 class TPipe;
 
+namespace twin_detail {
+// A buffer that MTE2 fills and MTE3 empties counts as one of input, from which both may copy.
+constexpr di_twin::Place place_of(TPosition from, TPosition to) {
+  return from == TPosition::VECIN ? di_twin::Place::IN : to == TPosition::VECOUT ? di_twin::Place::OUT : di_twin::Place::CALC;
+}
+} // namespace twin_detail
+
 template <TPosition from, TPosition to, int32_t depth, auto mask = 0> class TQueBind {
 public:
   template <class T> LocalTensor<T> AllocTensor() { return tensor<T>(core().allocate(queue())); }
@@ -57,7 +64,7 @@ private:
     if (count == 0) di_twin::wrong("InitBuffer of a queue without buffers");
     queue_ = core().new_queue(producer(), consumer(), uint32_t(depth));
     for (uint8_t i = 0; i < count; ++i) {
-      const uint32_t buffer = core().init_buffer(bytes, true, queue_);
+      const uint32_t buffer = core().init_buffer(bytes, twin_detail::place_of(from, to), true, queue_);
       if (i == 0) core().queue(queue_).first = buffer;
     }
     core().queue(queue_).count = count;
@@ -107,7 +114,7 @@ public:
   }
   template <TPosition position> bool InitBuffer(TBuf<position> &buffer, uint32_t bytes) {
     if (buffer.buffer_ >= 0) di_twin::wrong("InitBuffer of a TBuf that has its buffer");
-    buffer.buffer_ = int(di_twin::Core::now().init_buffer(bytes, false, -1));
+    buffer.buffer_ = int(di_twin::Core::now().init_buffer(bytes, twin_detail::place_of(position, position), false, -1));
     buffer.bytes_ = (bytes + 31) / 32 * 32;
     return true;
   }
@@ -122,8 +129,9 @@ public:
   }
 };
 
-inline TPipe *GetTPipePtr() { return TPipe::current(); }
-
 } // namespace AscendC
+
+// Of no namespace, as on the device.
+inline AscendC::TPipe *GetTPipePtr() { return AscendC::TPipe::current(); }
 
 #endif

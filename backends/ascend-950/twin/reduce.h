@@ -110,7 +110,6 @@ template <bool is_max, class T>
 void reduce_extreme(const char *name, const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTensor<T> &work, int32_t elements, bool with_index) {
   static_assert(is_any<T, float, half, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t>(), "the device has no such type");
   const uint32_t count = checked_count(elements, name);
-  if (count == 0) return;
   Instruction instruction = vector_instruction(name);
   operand(instruction, src, count, false);
   work_operand(instruction, work, count);
@@ -130,8 +129,8 @@ void reduce_extreme(const char *name, const LocalTensor<T> &dst, const LocalTens
 template <class T, class M, class F>
 void reduce_repeats(const char *name, const LocalTensor<T> &dst, const LocalTensor<T> &src, M masked, int32_t repeats, int32_t dst_stride,
                     int32_t block_stride, int32_t repeat_stride, uint32_t results, uint32_t width, const F &f) {
-  if (repeats < 0 || repeats > 255) wrong("block %u: %s of %d repeats", Core::now().block(), name, repeats);
-  if (repeats == 0) return;
+  static_assert(std::is_same_v<M, int32_t> || std::is_pointer_v<M>, "a count of 32 bits or an array of bits");
+  if (repeats < 1 || repeats > 255) wrong("block %u: %s of %d repeats", Core::now().block(), name, repeats);
   constexpr uint32_t lanes = per_repeat<T>();
   const Mask mask = mask_of(masked, lanes, name);
   const Steps steps = steps_of<T>(uint32_t(block_stride), uint32_t(repeat_stride), BLOCK_BYTES / sizeof(T));
@@ -224,7 +223,6 @@ template <class T, bool isSetMask = true>
 void ReduceSum(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTensor<T> &work, const int32_t elements) {
   static_assert(di_twin::is_any<T, float, half>(), "ReduceSum: float or half here");
   const uint32_t count = di_twin::checked_count(elements, "ReduceSum");
-  if (count == 0) return;
   auto instruction = di_twin::vector_instruction("ReduceSum");
   di_twin::operand(instruction, src, count, false);
   di_twin::work_operand(instruction, work, count);

@@ -66,6 +66,16 @@ template <pipe_t pipe> inline void PipeBarrier() {
   else core.barrier(pipe == PIPE_V ? di_twin::V : pipe == PIPE_MTE2 ? di_twin::MTE2 : di_twin::MTE3);
 }
 
+// Bits of the control register, of which the twin has the one that casts to narrower floats heed.
+template <int8_t start, int8_t end> inline void SetCtrlSpr(int64_t value) {
+  static_assert(start == 48 && end == 48, "the twin has no other bit of the control register");
+  di_twin::Core::now().infinities_stay = value & 1;
+}
+template <int8_t start, int8_t end> inline int64_t GetCtrlSpr() {
+  static_assert(start == 48 && end == 48, "the twin has no other bit of the control register");
+  return di_twin::Core::now().infinities_stay;
+}
+
 // A piece of the unified buffer. It may end before its buffer does, but it never reaches beyond.
 template <class T> class LocalTensor {
 public:
@@ -134,7 +144,7 @@ public:
     std::memcpy(&value, data_ + offset, sizeof(T));
     return value;
   }
-  void SetValue(uint64_t offset, T value) const {
+  void SetValue(uint64_t offset, T value) {
     di_twin::Core::now().scalar_global(address(offset), sizeof(T), true, "SetValue of global memory");
     std::memcpy(data_ + offset, &value, sizeof(T));
   }

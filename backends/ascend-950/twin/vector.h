@@ -251,7 +251,9 @@ template <class T> void CreateVecIndex(LocalTensor<T> dst, const T &first, uint3
 }
 
 // Inside the unified buffer, by V: whole blocks.
+// From input to what V works on, and from there to output.
 template <class T> void DataCopy(const LocalTensor<T> &dst, const LocalTensor<T> &src, uint32_t count) {
+  di_twin::check_inner_places(dst, src);
   twin_detail::check_blocks(uint64_t(count) * sizeof(T), "DataCopy");
   di_twin::map("DataCopy", dst, src, count, [](T a) { return a; });
 }
@@ -259,6 +261,7 @@ template <class T> void DataCopy(const LocalTensor<T> &dst, const LocalTensor<T>
 template <class T> void DataCopy(const LocalTensor<T> &dst, const LocalTensor<T> &src, const DataCopyParams &p) {
   auto instruction = di_twin::vector_instruction("DataCopy");
   if (p.blockCount == 0 || p.blockLen == 0) return;
+  di_twin::check_inner_places(dst, src);
   di_twin::check_block(dst, "DataCopy");
   di_twin::check_block(src, "DataCopy");
   const uint32_t bytes = p.blockLen * 32u, from_step = bytes + p.srcStride * 32u, to_step = bytes + p.dstStride * 32u, count = p.blockCount;

@@ -2,6 +2,7 @@
 // at any address of an element.
 #pragma once
 
+#include "infinities.h"
 #include "sync.h"
 
 // What a queue needs for `count` elements of a piece, whatever their format.

@@ -27,5 +27,6 @@ public:
   }
 
 private:
-  AscendC::TBuf<AscendC::TPosition::VECCALC> room_;
+  // The place from which MTE3 may take what MTE2 brought.
+  AscendC::TBuf<AscendC::TPosition::VECIN> room_;
 };

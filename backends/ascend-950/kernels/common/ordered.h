@@ -27,7 +27,7 @@ __aicore__ inline void order_keys(const AscendC::LocalTensor<int32_t> &keys, con
 }
 
 // Where `scores` is above -infinity its key, else `none`, which is at most LOWEST_SCORE. `mark` has room for a bit per element; all
-// tensors lie apart. What came before in V is done; behind it V sees the keys.
+// tensors lie apart. `keys` has room for whole repeats of 64. What came before in V is done; behind it V sees the keys.
 __aicore__ inline void score_keys(const AscendC::LocalTensor<int32_t> &keys, const AscendC::LocalTensor<float> &scores,
                                   const AscendC::LocalTensor<uint8_t> &mark, const AscendC::LocalTensor<int32_t> &scratch, int32_t none,
                                   uint32_t count) {
@@ -35,12 +35,14 @@ __aicore__ inline void score_keys(const AscendC::LocalTensor<int32_t> &keys, con
   const LocalTensor<float> selected = keys.ReinterpretCast<float>();
   const float other = float_of(static_cast<uint32_t>(none));
   order_keys(keys, scores.ReinterpretCast<int32_t>(), scratch, count);
+  // A comparison is of whole repeats; nobody looks at the marks beyond the end.
+  const uint32_t compared = (count + 63) / 64 * 64;
   // A NaN is beyond the infinities, on either side.
-  Compares(mark, keys, LOWEST_SCORE, CMPMODE::GT, count);
+  Compares(mark, keys, LOWEST_SCORE, CMPMODE::GT, compared);
   vector_barrier();
   Select(selected, mark, selected, other, SELMODE::VSEL_TENSOR_SCALAR_MODE, count);
   vector_barrier();
-  Compares(mark, keys, HIGHEST_SCORE, CMPMODE::LE, count);
+  Compares(mark, keys, HIGHEST_SCORE, CMPMODE::LE, compared);
   vector_barrier();
   Select(selected, mark, selected, other, SELMODE::VSEL_TENSOR_SCALAR_MODE, count);
   vector_barrier();

@@ -30,7 +30,7 @@ public:
     }
     vector_barrier();
     for (uint32_t part = 0; part * LANES < columns; ++part) {
-      const uint64_t mask = static_cast<uint64_t>(least(columns - part * LANES, LANES));
+      const int32_t mask = static_cast<int32_t>(least(columns - part * LANES, LANES));
       WholeReduceSum(sums[part * Tiles::ROWS], products[part * LANES], mask, repeats, 1, 1, PITCH);
     }
     vector_barrier();

@@ -5,7 +5,8 @@
 
 // order<HardEvent::V_S>(): S waits until V has done all that it was given.
 template <AscendC::HardEvent event> __aicore__ inline void order() {
-  const int32_t id = static_cast<int32_t>(AscendC::GetTPipePtr()->FetchEventID(event));
+  // Of no namespace, in the vendor's headers too.
+  const int32_t id = static_cast<int32_t>(GetTPipePtr()->FetchEventID(event));
   AscendC::SetFlag<event>(id);
   AscendC::WaitFlag<event>(id);
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "bits.h"
+#include "infinities.h"
 #include "sync.h"
 #include "tiling.h"
 
@@ -199,10 +200,11 @@ private:
                                   uint32_t scale_rows, uint32_t columns) {
     using namespace AscendC;
     const LocalTensor<uint32_t> wide = factors_.GetWithOffset<uint32_t>(ROWS * 32, 0), eight = factors_.GetWithOffset<uint32_t>(ROWS * 8, ROWS * 32 * 4);
+    const LocalTensor<int32_t> all = wide.ReinterpretCast<int32_t>();
     const LocalTensor<float> factor = factors_.GetWithOffset<float>(ROWS * 8, 0), spread = spread_.Get<float>();
     Cast(wide, scales, RoundMode::CAST_NONE, scale_rows * 32);
     vector_barrier();
-    DataCopy(eight, wide, DataCopyParams(static_cast<uint16_t>(scale_rows), 1, 3, 0));
+    Adds(eight.ReinterpretCast<int32_t>(), all, int32_t(0), static_cast<uint64_t>(8), static_cast<uint8_t>(scale_rows), UnaryRepeatParams(1, 1, 1, 4));
     vector_barrier();
     ShiftLeft(eight, eight, 2u, static_cast<int32_t>(scale_rows * 8));
     vector_barrier();

@@ -7,12 +7,12 @@ namespace selftest {
 
 using namespace AscendC;
 
-// What most of these kernels have: 64 floats of x, of y, and of a scratch buffer.
+// What most of these kernels have: 64 floats of x, of y, and of buffers that MTE2 and MTE3 may use.
 struct Parts {
   TPipe pipe;
   TQue<TPosition::VECIN, 2> in;
   TQue<TPosition::VECOUT, 2> out;
-  TBuf<TPosition::VECCALC> buffer, other;
+  TBuf<TPosition::VECIN> buffer, other;
   GlobalTensor<float> x, y;
   static constexpr uint32_t COUNT = 64;
 
@@ -369,12 +369,71 @@ inline std::vector<Mistake> mistakes() {
          TQue<TPosition::VECIN, 1> queue;
          queue.AllocTensor<float>();
        }},
-      {"too many buffers", WRONG, "more than 64 buffers",
+      {"too many buffers", WRONG, "more than 63 buffers",
        [](GM_ADDR, GM_ADDR, GM_ADDR) {
          TPipe pipe;
-         TBuf<TPosition::VECCALC> buffers[65];
+         TBuf<TPosition::VECCALC> buffers[64];
          for (auto &buffer : buffers) pipe.InitBuffer(buffer, 32);
        }},
+      {"too many buffers of queues", WRONG, "more than 28 buffers of queues",
+       [](GM_ADDR, GM_ADDR, GM_ADDR) {
+         TPipe pipe;
+         TQue<TPosition::VECIN, 1> queue;
+         pipe.InitBuffer(queue, 29, 32);
+       }},
+      {"a copy to global memory from a buffer of V alone", WRONG, "from a buffer of VECCALC",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         TBuf<TPosition::VECCALC> alone;
+         p.pipe.InitBuffer(alone, 256);
+         Duplicate(alone.Get<float>(), 1.0f, 64);
+         SetFlag<HardEvent::V_MTE3>(0);
+         WaitFlag<HardEvent::V_MTE3>(0);
+         DataCopy(p.y, alone.Get<float>(), 64);
+       }},
+      {"a copy from global memory to a buffer of output", WRONG, "to a buffer of VECOUT",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         DataCopy(p.out.AllocTensor<float>(), p.x, 64);
+       }},
+      {"a copy inside the UB between buffers of input", WRONG, "DataCopy inside the UB",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         Duplicate(p.a(), 1.0f, 64);
+         PipeBarrier<PIPE_V>();
+         DataCopy(p.b(), p.a(), 64);
+       }},
+      {"an instruction for no elements", WRONG, "promises nothing",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         Duplicate(p.a(), 1.0f, 0);
+       }},
+      {"repeats of no number", WRONG, "promises nothing",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         Duplicate(p.a(), 1.0f, 64);
+         PipeBarrier<PIPE_V>();
+         Adds(p.a(), p.a(), 1.0f, uint64_t(64), uint8_t(0), UnaryRepeatParams());
+       }},
+      {"a comparison of a part of a repeat", WRONG, "no whole repeats",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         Duplicate(p.a(), 1.0f, 64);
+         PipeBarrier<PIPE_V>();
+         Compares(p.b().ReinterpretCast<uint8_t>(), p.a(), 1.0f, CMPMODE::GT, 40);
+       }},
+      {"more pieces than a copy takes", WRONG, "of at most 4095",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         DataCopyPad(p.y, p.a(), DataCopyExtParams(4096, 4, 0, 0, 0));
+       }},
+      {"a piece that ends inside an element", WRONG, "of elements of 4",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         DataCopyPad(p.a(), p.x, DataCopyExtParams(1, 6, 0, 0, 0), DataCopyPadExtParams<float>());
+       }},
+      {"the control register left changed", WRONG, "bit 48 of the control register",
+       [](GM_ADDR, GM_ADDR, GM_ADDR) { SetCtrlSpr<48, 48>(1); }},
       {"operands that overlap in part", WRONG, "overlap in part",
        [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
          Parts p(x, y);

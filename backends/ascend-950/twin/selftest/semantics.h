@@ -20,7 +20,7 @@ inline void before_vector() {
 // Buffers for a kernel that S checks itself: `expect` counts what is not as it should be.
 struct Bench {
   TPipe pipe;
-  TBuf<TPosition::VECCALC> buffer[6];
+  TBuf<TPosition::VECIN> buffer[6];
   __gm__ uint32_t *wrong;
 
   explicit Bench(GM_ADDR to) : wrong(reinterpret_cast<__gm__ uint32_t *>(to)) {
@@ -121,7 +121,15 @@ inline std::vector<Semantics> semantics() {
          b.expect<float>(b.get<float>(2), {2.5f, -2.5f});
          b.fill(b.get<float>(0), {1.0f, 65519.0f, 65520.0f, 0x1p-24f, 0x1p-25f, 0x1.8p-24f});
          Cast(b.get<half>(1), b.get<float>(0), RoundMode::CAST_RINT, 6);
-         b.expect<uint16_t>(b.get<uint16_t>(1), {0x3C00, 0x7BFF, 0x7C00, 1, 0, 2});
+         b.expect<uint16_t>(b.get<uint16_t>(1), {0x3C00, 0x7BFF, 0x7BFF, 1, 0, 2});
+         // Infinities and NaNs, and what rounds to an infinity: as a kernel begins, and as it may have them.
+         b.fill(b.get<float>(0), {from_bits(0xFF800000), from_bits(0x7F7FFFFF), from_bits(0x7FC00000)});
+         Cast(b.get<bfloat16_t>(1), b.get<float>(0), RoundMode::CAST_RINT, 3);
+         SetCtrlSpr<48, 48>(1);
+         Cast(b.get<bfloat16_t>(2), b.get<float>(0), RoundMode::CAST_RINT, 3);
+         SetCtrlSpr<48, 48>(0);
+         b.expect<uint16_t>(b.get<uint16_t>(1), {0xFF7F, 0x7F7F, 0});
+         b.expect<uint16_t>(b.get<uint16_t>(2), {0xFF80, 0x7F80, 0x7FC0});
          b.fill(b.get<float>(0), {448.0f, 1000.0f, 17.0f, 19.0f, 0x1p-10f, 0x1.8p-9f, -0.0f});
          Cast(b.get<fp8_e4m3fn_t>(1), b.get<float>(0), RoundMode::CAST_RINT, 7);
          b.expect<uint8_t>(b.get<uint8_t>(1), {0x7E, 0x7E, 0x58, 0x5A, 0, 2, 0x80});
@@ -137,10 +145,12 @@ inline std::vector<Semantics> semantics() {
        [](GM_ADDR to, GM_ADDR) {
          Bench b(to);
          const float nan = from_bits(0x7FC00000);
-         b.fill(b.get<float>(0), {1, 2, 3, nan, -0.0f, 5, 6, 7, 8});
-         b.fill(b.get<float>(1), {2, 2, 2, 2, 0.0f, nan, 6, 1, 9});
-         Compare(b.get<uint8_t>(2), b.get<float>(0), b.get<float>(1), CMPMODE::LE, 9);
-         Compares(b.get<uint8_t>(3), b.get<float>(0), 3.0f, CMPMODE::GE, 9);
+         std::vector<float> left = {1, 2, 3, nan, -0.0f, 5, 6, 7, 8}, right = {2, 2, 2, 2, 0.0f, nan, 6, 1, 9};
+         left.resize(64, nan), right.resize(64, 0.0f);
+         b.fill(b.get<float>(0), left);
+         b.fill(b.get<float>(1), right);
+         Compare(b.get<uint8_t>(2), b.get<float>(0), b.get<float>(1), CMPMODE::LE, 64);
+         Compares(b.get<uint8_t>(3), b.get<float>(0), 3.0f, CMPMODE::GE, 64);
          b.expect<uint8_t>(b.get<uint8_t>(2), {0x53, 1, 0, 0, 0, 0, 0, 0});
          b.expect<uint8_t>(b.get<uint8_t>(3), {0xE4, 1});
          PipeBarrier<PIPE_V>();
@@ -250,7 +260,7 @@ inline std::vector<Semantics> semantics() {
       {"sums of several blocks by atomic copies",
        [](GM_ADDR, GM_ADDR from) {
          TPipe pipe;
-         TBuf<TPosition::VECCALC> buffer;
+         TBuf<TPosition::VECOUT> buffer;
          pipe.InitBuffer(buffer, 256);
          GlobalTensor<float> x;
          x.SetGlobalBuffer(reinterpret_cast<float *>(from));
@@ -289,7 +299,8 @@ inline void check_semantics() {
 inline void check_noise() {
   Check *kernel = [](GM_ADDR to, GM_ADDR from) {
     TPipe pipe;
-    TBuf<TPosition::VECCALC> a, b;
+    TBuf<TPosition::VECIN> a;
+    TBuf<TPosition::VECOUT> b;
     pipe.InitBuffer(a, 4096);
     pipe.InitBuffer(b, 4096);
     GlobalTensor<float> x, y;
