@@ -5,7 +5,7 @@ use deepinfer_oracle::{CacheEntries, Call, HostTensor, Value};
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
 
-use Content::{Equal, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
+use Content::{Equal, Halfway, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
 
 pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
@@ -13,7 +13,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         generate: store_kv_cache,
         rows: Rows::Any("T"),
         empty: &["T", "D"],
-        contents: &[Plain, Wide, Tiny, Huge, Zeros, Nan, Infinite],
+        contents: &[Plain, Wide, Tiny, Huge, Halfway, Zeros, Nan, Infinite],
         refusals: &[
             Refusal { names: &["format"], change: |call| call.set("format", Value::U32(5)) },
             Refusal {

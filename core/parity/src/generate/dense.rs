@@ -5,7 +5,7 @@ use deepinfer_oracle::{Call, HostTensor, Value};
 
 use super::{Content, Generator, OpSpec, Refusal, Rows};
 
-use Content::{Equal, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
+use Content::{Equal, Halfway, Huge, Infinite, Nan, Plain, Tiny, Wide, Zeros};
 
 pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
@@ -13,7 +13,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         generate: gather,
         rows: Rows::Any("M"),
         empty: &["M", "C", "N"],
-        contents: &[Plain, Tiny, Huge, Nan, Infinite],
+        contents: &[Plain, Tiny, Huge, Halfway, Nan, Infinite],
         refusals: &[Refusal {
             names: &["out"],
             change: |call| {

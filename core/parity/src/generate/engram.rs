@@ -7,7 +7,7 @@ use super::cache::share_slot;
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
 
-use Content::{Nan, Plain, Wide, Zeros};
+use Content::{Halfway, Nan, Plain, Wide, Zeros};
 
 pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
@@ -74,7 +74,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         generate: engram_gather,
         rows: Rows::Any("T"),
         empty: &["T", "N"],
-        contents: &[Plain, Wide, Nan],
+        contents: &[Plain, Wide, Halfway, Nan],
         refusals: &[],
     },
     OpSpec {

@@ -66,6 +66,8 @@ pub enum Content {
     Equal,
     /// A few values, each in many places.
     Ties,
+    /// F32 numbers half way between two neighbours in BF16.
+    Halfway,
     /// Zeros of both signs.
     Zeros,
     /// Plain with NaN here and there.
@@ -90,6 +92,10 @@ impl Content {
                 Content::Huge => sign(rng) * (3e38 * rng.unit()) as f32,
                 Content::Equal => common,
                 Content::Ties => rng.pick(&[-1.0, 0.0, -0.0, 1.0, 1.0, 2.0]),
+                Content::Halfway => {
+                    let number = sign(rng) * power(rng, -20, 20) as f32;
+                    f32::from_bits(number.to_bits() & 0xFFFF_0000 | 0x8000)
+                }
                 Content::Zeros => sign(rng) * 0.0,
                 Content::Nan if rng.one_in(20) => f32::from_bits(rng.pick(&[0x7FC0_0000, 0xFFC1_2345])),
                 Content::Infinite if rng.one_in(20) => sign(rng) * f32::INFINITY,

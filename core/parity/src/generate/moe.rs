@@ -6,7 +6,7 @@ use deepinfer_oracle::{HostTensor, Value};
 use super::dense::set_int;
 use super::{Content, Generator, OpSpec, Refusal, Rows};
 
-use Content::{Equal, Infinite, Nan, Plain, Wide, Zeros};
+use Content::{Equal, Halfway, Infinite, Nan, Plain, Wide, Zeros};
 
 pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
@@ -61,7 +61,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
         generate: moe_combine,
         rows: Rows::Any("T"),
         empty: &["T", "K", "N"],
-        contents: &[Plain, Wide, Equal, Zeros, Nan, Infinite],
+        contents: &[Plain, Wide, Halfway, Equal, Zeros, Nan, Infinite],
         refusals: &[Refusal { names: &["row_of"], change: |call| set_int(call, "row_of", 0, 1 << 20) }],
     },
 ];
