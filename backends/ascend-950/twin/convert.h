@@ -50,7 +50,7 @@ template <class T, class U> struct Conversion {
       if constexpr (std::is_same_v<T, float> && std::is_same_v<U, float>) return float(rounded(value, mode));
       else if constexpr (std::is_same_v<T, float>) return value;
       else if constexpr (std::is_same_v<T, half>) return to_half(value, mode);
-      else if constexpr (std::is_same_v<T, bfloat16_t>) return to_bfloat16(value, mode);
+      else if constexpr (std::is_same_v<T, bfloat16_t>) return mode == RoundMode::CAST_RINT ? to_nearest_bfloat16(value) : to_bfloat16(value, mode);
       else if constexpr (std::is_same_v<T, fp8_e4m3fn_t>) return to_e4m3(value, mode);
       else if constexpr (std::is_same_v<T, fp8_e5m2_t>) return to_e5m2(value, mode);
       else return saturated<T>(rounded(double(value), mode));
