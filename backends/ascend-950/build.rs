@@ -48,7 +48,7 @@ fn main() {
             let images = images::compile(&compiler, &names, &output);
             Built { mode: "cann", problem: String::new(), images: images.into_iter().map(Some).collect(), fake: None }
         }
-        "twin" => match twin::Gcc::find(&root, &output, cc::Build::new().opt_level(2).clone()) {
+        "twin" => match twin::Gcc::find(&root, &output, cc::Build::new().opt_level(3).clone()) {
             Ok(compiler) => {
                 println!("cargo::rustc-cfg=ascend_twin");
                 let images = images::compile(&compiler, &names, &output).into_iter().map(Some).collect();

@@ -23,7 +23,7 @@ fn program(files: &[&str], switches: &[&str]) -> Option<(TempDir, Command)> {
 /// It prints a line for each check, and fails if one does.
 #[test]
 fn the_twin_notices_mistakes_and_computes_what_is_stated() {
-    let files = ["twin/selftest/main.cpp", "twin/core.cpp"];
+    let files = ["twin/selftest/main.cpp", "twin/core.cpp", "twin/global.cpp"];
     let switches = ["-ffp-contract=off", "-fno-strict-aliasing", "-I", "twin", "-I", "kernels"];
     let Some((_folder, mut program)) = program(&files, &switches) else { return };
     let said = run(&mut program);

@@ -52,7 +52,7 @@ template <class T, class U> struct Conversion {
       if constexpr (std::is_same_v<T, float> && std::is_same_v<U, float>) return float(rounded(value, mode));
       else if constexpr (std::is_same_v<T, float>) return value;
       else if constexpr (std::is_same_v<T, half>) return narrowed(to_half(value, mode), 0x7C00);
-      else if constexpr (std::is_same_v<T, bfloat16_t>) return narrowed(to_bfloat16(value, mode), 0x7F80);
+      else if constexpr (std::is_same_v<T, bfloat16_t>) return narrowed(mode == RoundMode::CAST_RINT ? to_nearest_bfloat16(value) : to_bfloat16(value, mode), 0x7F80);
       else if constexpr (std::is_same_v<T, fp8_e4m3fn_t>) return narrowed(to_e4m3(value, mode), 0x7F);
       else if constexpr (std::is_same_v<T, fp8_e5m2_t>) return narrowed(to_e5m2(value, mode), 0x7C);
       else return saturated<T>(rounded(double(value), mode));

@@ -91,7 +91,8 @@ template <class T> void check_pieces(const AscendC::DataCopyExtParams &p, int64_
   if (global_gap < least_gap || global_gap > MOST_GAP) wrong("block %u: DataCopyPad with %lld bytes between pieces", block, (long long)global_gap);
 }
 
-template <class T> void check_global_place(const GlobalTensor<T> &tensor, const Pieces &pieces, int64_t step, const char *name) {
+template <class T>
+GlobalSpan global_span(const GlobalTensor<T> &tensor, const Pieces &pieces, int64_t step, bool is_write, bool is_atomic, const char *name) {
   const uint64_t begin = tensor.address();
   if (begin % sizeof(T) != 0) wrong("block %u: %s: a global address that is no multiple of %zu", Core::now().block(), name, sizeof(T));
   if (tensor.GetSize() > 0 && pieces.count > 0) {
@@ -101,7 +102,9 @@ template <class T> void check_global_place(const GlobalTensor<T> &tensor, const 
             (unsigned long long)(tensor.GetSize() * sizeof(T)));
     }
   }
-  for (uint32_t i = 0; i < pieces.count; ++i) Core::now().check_global(begin + uint64_t(int64_t(i) * step), pieces.bytes, name);
+  const GlobalSpan span = {begin, pieces.bytes, is_write, is_atomic, pieces.count, step};
+  Core::now().check_global(span, name);
+  return span;
 }
 
 inline void ub_span(Instruction &instruction, uint32_t begin, uint32_t bytes, uint32_t count, int64_t step, bool is_write) {
@@ -120,7 +123,7 @@ void copy_in(const LocalTensor<T> &to, const GlobalTensor<T> &from, const Pieces
   Core &core = Core::now();
   check_target_place(to, name);
   check_block(to, name);
-  check_global_place(from, pieces, pieces.source_step, name);
+  const GlobalSpan global = global_span(from, pieces, pieces.source_step, false, false, name);
   const uint32_t width = (left + pieces.bytes + right + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
   if (pieces.target_step % BLOCK_BYTES != 0) wrong("block %u: %s: pieces that begin inside a block", core.block(), name);
   core.check_tensor(to.twin_buffer(), to.twin_generation(), to.twin_begin(), uint64_t(pieces.count - 1) * uint64_t(pieces.target_step) + width,
@@ -129,7 +132,8 @@ void copy_in(const LocalTensor<T> &to, const GlobalTensor<T> &from, const Pieces
   instruction.name = name;
   instruction.pipe = MTE2;
   ub_span(instruction, to.twin_begin(), width, pieces.count, pieces.target_step, true);
-  instruction.global = {from.address(), pieces.bytes, false, false, pieces.count, pieces.source_step};
+  instruction.span[0].is_whole = true;
+  instruction.global = global;
   unsigned char *target = core.ub() + to.twin_begin();
   const unsigned char *source = reinterpret_cast<const unsigned char *>(from.address());
   const uint64_t seed = core.seed();
@@ -151,7 +155,7 @@ template <class T> void copy_out(const GlobalTensor<T> &to, const LocalTensor<T>
   Core &core = Core::now();
   check_source_place(from, name);
   check_block(from, name);
-  check_global_place(to, pieces, pieces.target_step, name);
+  const GlobalSpan global = global_span(to, pieces, pieces.target_step, true, core.atomic != 0, name);
   if (pieces.source_step % BLOCK_BYTES != 0) wrong("block %u: %s: pieces that begin inside a block", core.block(), name);
   core.check_tensor(from.twin_buffer(), from.twin_generation(), from.twin_begin(),
                     uint64_t(pieces.count - 1) * uint64_t(pieces.source_step) + pieces.bytes, name);
@@ -159,7 +163,7 @@ template <class T> void copy_out(const GlobalTensor<T> &to, const LocalTensor<T>
   instruction.name = name;
   instruction.pipe = MTE3;
   ub_span(instruction, from.twin_begin(), pieces.bytes, pieces.count, pieces.source_step, false);
-  instruction.global = {to.address(), pieces.bytes, true, core.atomic != 0, pieces.count, pieces.target_step};
+  instruction.global = global;
   unsigned char *target = reinterpret_cast<unsigned char *>(to.address());
   const unsigned char *source = core.ub() + from.twin_begin();
   const int atomic = core.atomic;

@@ -10,8 +10,6 @@ namespace di_twin {
 namespace {
 
 constexpr uint32_t PAIRS = PIPES * PIPES;
-// So many instructions wait at most before the stepper goes on by itself.
-constexpr uint32_t MOST_PENDING = 1024;
 constexpr size_t MESSAGE = 512;
 
 std::string text(const char *format, va_list arguments) {
@@ -87,8 +85,8 @@ void Core::push(Instruction &instruction) {
   std::copy_n(instruction.span, instruction.spans, kept->span);
   kept->global = instruction.global;
   kept->run = instruction.run;
-  if (instruction.kind == Instruction::RUN) std::memcpy(kept->payload, instruction.payload, Instruction::PAYLOAD);
-  stream.rest.push_back(kept);
+  std::memcpy(kept->payload, instruction.payload, instruction.payload_bytes);
+  stream.rest.push(kept);
   ++pending_;
   if (random_.below(8) < haste_) step_any();
   while (pending_ > MOST_PENDING) {
@@ -99,7 +97,7 @@ void Core::push(Instruction &instruction) {
 void Core::open_window(Stream &stream) {
   while (!stream.rest.empty() && stream.rest.front()->kind == Instruction::RUN) {
     stream.window.push_back(stream.rest.front());
-    stream.rest.pop_front();
+    stream.rest.pop();
   }
 }
 
@@ -112,21 +110,38 @@ bool Core::can_step(Pipe pipe) {
   return next.kind != Instruction::WAIT || !flags_[next.flag].sets.empty();
 }
 
+// Out of the window, which is not empty.
+Instruction *Core::choose(Stream &stream) {
+  auto &window = stream.window;
+  Instruction *chosen;
+  if (order_ == 0) {
+    chosen = window.back();
+    window.pop_back();
+  } else if (order_ == 1) {
+    const auto place = window.begin() + std::ptrdiff_t(stream.first + random_.below(uint32_t(window.size() - stream.first)));
+    chosen = *place;
+    window.erase(place);
+  } else {
+    chosen = window[stream.first++]; // the oldest
+  }
+  if (window.size() == stream.first) {
+    window.clear();
+    stream.first = 0;
+  }
+  return chosen;
+}
+
 void Core::step(Pipe pipe) {
   Stream &stream = streams_[pipe];
   if (!stream.window.empty()) {
-    size_t chosen = 0; // the oldest
-    if (order_ == 0) chosen = stream.window.size() - 1;
-    else if (order_ == 1) chosen = random_.below(uint32_t(stream.window.size()));
-    Instruction *instruction = stream.window[chosen];
-    stream.window.erase(stream.window.begin() + std::ptrdiff_t(chosen));
+    Instruction *instruction = choose(stream);
     --pending_;
     free_.push_back(instruction);
     run_instruction(*instruction, stream);
     return;
   }
   Instruction *instruction = stream.rest.front();
-  stream.rest.pop_front();
+  stream.rest.pop();
   --pending_;
   free_.push_back(instruction);
   stream.finished = instruction->number;
@@ -153,20 +168,23 @@ void Core::step(Pipe pipe) {
 
 void Core::poison(uint32_t begin, uint32_t bytes) {
   // As F32 a NaN, as an integer far from any index.
-  const uint32_t word = 0xFFC00000u | uint32_t(random_.next() & 0x3FFFFF);
-  uint32_t *words = reinterpret_cast<uint32_t *>(ub_ + begin);
-  std::fill(words, words + bytes / 4, word);
+  poison_.put(begin, bytes, 0xFFC00000u | uint32_t(random_.next() & 0x3FFFFF));
 }
 
 bool Core::step_any() {
-  Pipe ready[3];
-  int count = 0;
-  for (Pipe pipe : rank_) {
-    if (can_step(pipe)) ready[count++] = pipe;
-  }
-  if (count == 0) return false;
   // Mostly the first by rank: the others lag as far as flags let them.
-  const int chosen = random_.below(4) == 0 ? int(random_.below(uint32_t(count))) : 0;
+  int first = 0;
+  while (first < 3 && !can_step(rank_[first])) ++first;
+  if (first == 3) return false;
+  Pipe ready[3] = {rank_[first]};
+  int chosen = 0;
+  if (random_.below(4) == 0) {
+    uint32_t count = 1;
+    for (int i = first + 1; i < 3; ++i) {
+      if (can_step(rank_[i])) ready[count++] = rank_[i];
+    }
+    chosen = int(random_.below(count));
+  }
   step(ready[chosen]);
   return true;
 }
@@ -247,13 +265,19 @@ void Core::run_instruction(Instruction &instruction, Stream &stream) {
   Clock known = stream.known;
   known.join(instruction.issued);
   // Compared before anything is noted: an instruction may write what it reads.
-  for (uint32_t i = 0; i < instruction.spans; ++i) compare(instruction, instruction.span[i], known);
-  for (uint32_t i = 0; i < instruction.spans; ++i) note(instruction, instruction.span[i]);
-  const GlobalSpan &global = instruction.global;
-  for (uint32_t i = 0; i < global.count; ++i) {
-    note_global(instruction.pipe, instruction.number, known, global.begin + uint64_t(int64_t(i) * global.stride), global.bytes,
-                global.is_write, global.is_atomic, instruction.name);
+  for (uint32_t i = 0; i < instruction.spans; ++i) {
+    Span &span = instruction.span[i];
+    span.join();
+    compare(instruction, span, known);
+    if (!span.is_whole) poison_.settle(span.begin, span.end(), false);
   }
+  for (uint32_t i = 0; i < instruction.spans; ++i) {
+    const Span &span = instruction.span[i];
+    note(instruction, span);
+    if (span.is_whole) poison_.settle(span.begin, span.end(), span.is_one_piece());
+  }
+  const GlobalSpan &global = instruction.global;
+  if (global.count > 0) touch_global(global, {instruction.pipe, instruction.number, block_, instruction.name}, known);
   instruction.run(instruction.payload);
 }
 
@@ -270,99 +294,119 @@ template <class F> void for_pieces(const Span &span, const F &f) {
   }
 }
 
+// Whether a write lies before what somebody knows.
+bool is_known(uint32_t write, const Clock &known) { return (write & 0x0FFFFFFFu) <= known.at[write >> 28]; }
+
 } // namespace
 
 void Core::compare(const Instruction &instruction, const Span &span, const Clock &known) {
-  const Pipe pipe = instruction.pipe;
   for_pieces(span, [&](uint32_t first, uint32_t end) {
-    for (uint32_t word = first, before = ~0u; word < end; ++word) {
-      const uint32_t last = written_[word];
-      // Neighbours were mostly written by one instruction.
-      if (last == before) continue;
-      before = last;
-      if ((last & 0x0FFFFFFFu) > known.at[last >> 28]) {
-        wrong("block %u: %s of %s %s UB byte %u, which %s of %s wrote, and nothing orders the two", block_, instruction.name, name_of(pipe),
-              span.is_write ? "overwrites" : "reads", word * 4, writer_name(word), name_of(Pipe(last >> 28)));
-      }
-    }
-    if (!span.is_write) return;
-    for (int i = 0; i < 3; ++i) {
-      const uint32_t seen = known.at[READERS[i]];
-      for (uint32_t word = first; word < end; ++word) {
-        if (read_by_[i][word] <= seen) continue;
-        wrong("block %u: %s of %s overwrites UB byte %u, which %s reads, and nothing orders the two", block_, instruction.name, name_of(pipe),
-              word * 4, name_of(READERS[i]));
-      }
-    }
+    bool is_ordered = written_.all(first, end, [&](uint32_t write) { return is_known(write, known); });
+    for (int i = 0; i < 3 && span.is_write; ++i) is_ordered = is_ordered && read_by_[i].is_up_to(first, end, known.at[READERS[i]]);
+    if (!is_ordered) report(instruction, span, first, end, known);
   });
+}
+
+// Which word of a piece it is, and what was done to it.
+void Core::report(const Instruction &instruction, const Span &span, uint32_t first, uint32_t end, const Clock &known) const {
+  for (uint32_t word = first; word < end; ++word) {
+    const uint32_t last = written_.at(word);
+    if (is_known(last, known)) continue;
+    wrong("block %u: %s of %s %s UB byte %u, which %s of %s wrote, and nothing orders the two", block_, instruction.name,
+          name_of(instruction.pipe), span.is_write ? "overwrites" : "reads", word * 4, writer_name(word), name_of(Pipe(last >> 28)));
+  }
+  for (int i = 0; i < 3; ++i) {
+    for (uint32_t word = first; word < end; ++word) {
+      if (read_by_[i].at(word) <= known.at[READERS[i]]) continue;
+      wrong("block %u: %s of %s overwrites UB byte %u, which %s reads, and nothing orders the two", block_, instruction.name,
+            name_of(instruction.pipe), word * 4, name_of(READERS[i]));
+    }
+  }
+  wrong("block %u: %s: the twin contradicts itself", block_, instruction.name);
 }
 
 void Core::note(const Instruction &instruction, const Span &span) {
   const Pipe pipe = instruction.pipe;
   if (span.is_write) {
     const uint32_t mine = packed(pipe == S ? STORES : pipe, instruction.number);
-    for_pieces(span, [&](uint32_t first, uint32_t end) {
-      std::fill(written_ + first, written_ + end, mine);
-    });
+    for_pieces(span, [&](uint32_t first, uint32_t end) { written_.set(first, end, mine); });
     return;
   }
-  uint32_t *reads = read_by_[reader_of(pipe)];
-  for_pieces(span, [&](uint32_t first, uint32_t end) {
-    for (uint32_t word = first; word < end; ++word) reads[word] = std::max(reads[word], instruction.number);
-  });
+  Shadow &reads = read_by_[reader_of(pipe)];
+  for_pieces(span, [&](uint32_t first, uint32_t end) { reads.raise(first, end, instruction.number); });
 }
 
 const char *Core::writer_name(uint32_t word) const {
-  const Pipe pipe = Pipe(written_[word] >> 28);
-  const uint32_t number = (written_[word] & 0x0FFFFFFFu) - before_.at[pipe];
+  const Pipe pipe = Pipe(written_.at(word) >> 28);
+  const uint32_t number = (written_.at(word) & 0x0FFFFFFFu) - before_.at[pipe];
   return number > 0 && number <= names_[pipe].size() ? names_[pipe][number - 1] : "SetValue";
 }
 
 void Core::scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *name) {
   ++time_;
+  poison_.settle(begin, begin + bytes, false);
   for (uint32_t word = begin / 4; word <= (begin + bytes - 1) / 4; ++word) {
-    const uint32_t last = written_[word], number = last & 0x0FFFFFFFu;
+    const uint32_t last = written_.at(word), number = last & 0x0FFFFFFFu;
     const Pipe writer = Pipe(last >> 28);
     if (writer != STORES && number > scalar_.at[writer]) {
       wrong("block %u: %s of S %s UB byte %u, which %s of %s wrote, and nothing orders the two", block_, name, is_write ? "overwrites" : "reads",
             word * 4, writer_name(word), name_of(writer));
     }
     if (!is_write) {
-      read_by_[reader_of(S)][word] = time_;
+      read_by_[reader_of(S)].raise(word, word + 1, time_);
       continue;
     }
     for (int i = 0; i < 2; ++i) {
-      if (read_by_[i][word] > scalar_.at[READERS[i]]) {
+      if (read_by_[i].at(word) > scalar_.at[READERS[i]]) {
         wrong("block %u: %s of S overwrites UB byte %u, which %s reads, and nothing orders the two", block_, name, word * 4, name_of(READERS[i]));
       }
     }
-    written_[word] = packed(STORES, time_);
+    written_.set(word, word + 1, packed(STORES, time_));
   }
   if (haste_ > 0 && random_.below(16) < haste_) step_any();
 }
+
+void Core::check_global(const GlobalSpan &span, const char *name) {
+  if (span.count == 0 || span.bytes == 0 || global_.find(span)) return;
+  for (uint32_t i = 0; i < span.count; ++i) region(span.piece(i), span.bytes, name);
+}
+
+void Core::touch_global(const GlobalSpan &span, const Access &access, const Clock &known) {
+  if (Region *all = global_.find(span)) return all->touch(span, access, known);
+  GlobalSpan piece = span;
+  piece.count = 1;
+  for (uint32_t i = 0; i < span.count; ++i) {
+    piece.begin = span.piece(i);
+    if (span.bytes > 0) region(piece.begin, span.bytes, access.name).touch(piece, access, known);
+  }
+}
+
+namespace {
+GlobalSpan one_piece(uint64_t begin, uint64_t bytes, bool is_write) { return {begin, bytes, is_write, false, 1, 0}; }
+} // namespace
 
 // Reads of neighbours, one after another, are noted as one, before anything that writes global memory is issued.
 void Core::flush_reads() {
   if (reads_.begin == reads_.end) return;
   Clock known = scalar_;
   known.at[S] = known.at[STORES] = time_;
-  note_global(S, reads_.time, known, reads_.begin, reads_.end - reads_.begin, false, false, "GetValue of global memory");
+  touch_global(one_piece(reads_.begin, reads_.end - reads_.begin, false), {S, reads_.time, block_, "GetValue of global memory"}, known);
   reads_.begin = reads_.end = 0;
 }
 
 void Core::scalar_global(uint64_t begin, uint32_t bytes, bool is_write, const char *name) {
-  check_global(begin, bytes, name);
+  Region &touched = region(begin, bytes, name);
   if (begin % bytes != 0) wrong("block %u: %s at an address that is no multiple of %u", block_, name, bytes);
   ++time_;
   Clock known = scalar_;
   known.at[S] = known.at[STORES] = time_;
   if (is_write) {
     flush_reads();
-    note_global(STORES, time_, known, begin, bytes, true, false, name);
+    touched.touch(one_piece(begin, bytes, true), {STORES, time_, block_, name}, known);
     return;
   }
-  for (auto next = overlapping(begin); next != global_.end() && next->first < begin + bytes; ++next) compare_writer(next->second, S, known, false, name);
-  if (begin != reads_.end) {
+  touched.compare_read(begin, bytes, {S, time_, block_, name}, known);
+  if (begin != reads_.end || !touched.has(reads_.begin, begin + bytes - reads_.begin)) {
     flush_reads();
     reads_.begin = begin;
   }
@@ -370,11 +414,8 @@ void Core::scalar_global(uint64_t begin, uint32_t bytes, bool is_write, const ch
   reads_.time = time_;
 }
 
-void Core::check_global(uint64_t begin, uint64_t bytes, const char *name) {
-  if (bytes == 0) return;
-  for (const auto &range : ranges_) {
-    if (begin >= range.first && begin < range.second && bytes <= range.second - begin) return;
-  }
+Region &Core::region(uint64_t begin, uint64_t bytes, const char *name) {
+  if (Region *found = global_.find(begin, bytes)) return *found;
   uint64_t first = 0, size = 0;
   if (launch_ == nullptr || launch_->find(launch_->context, begin, &first, &size) == 0) {
     wrong("block %u: %s touches address 0x%llx, where nothing is allocated", block_, name, (unsigned long long)begin);
@@ -383,83 +424,7 @@ void Core::check_global(uint64_t begin, uint64_t bytes, const char *name) {
     wrong("block %u: %s touches %llu bytes at 0x%llx, beyond the end of an allocation of %llu bytes", block_, name,
           (unsigned long long)bytes, (unsigned long long)begin, (unsigned long long)size);
   }
-  // The latest in front.
-  ranges_.insert(ranges_.begin(), {first, first + size});
-}
-
-std::map<uint64_t, GlobalState>::iterator Core::overlapping(uint64_t begin) {
-  auto next = global_.upper_bound(begin);
-  if (next != global_.begin() && std::prev(next)->second.end > begin) --next;
-  return next;
-}
-
-void Core::compare_writer(const GlobalState &state, Pipe pipe, const Clock &known, bool is_write, const char *name) const {
-  if (state.writer_block < 0) return;
-  if (state.writer_block != int64_t(block_)) {
-    wrong("%s of block %u %s global memory that block %lld wrote in the same launch", name, block_, is_write ? "overwrites" : "reads",
-          (long long)state.writer_block);
-  }
-  if (state.written > known.at[state.writer]) {
-    wrong("block %u: %s of %s %s global memory that %s wrote, and nothing orders the two", block_, name, name_of(pipe),
-          is_write ? "overwrites" : "reads", name_of(state.writer));
-  }
-}
-
-void Core::note_global(Pipe pipe, uint32_t number, const Clock &known, uint64_t begin, uint64_t bytes, bool is_write, bool is_atomic,
-                       const char *name) {
-  if (bytes == 0) return;
-  const uint64_t end = begin + bytes;
-  const int64_t block = block_;
-  const auto split = [&](uint64_t at) {
-    auto next = global_.upper_bound(at);
-    if (next == global_.begin()) return;
-    auto found = std::prev(next);
-    if (found->first == at || found->second.end <= at) return;
-    GlobalState upper = found->second;
-    found->second.end = at;
-    global_.emplace_hint(next, at, upper);
-  };
-  split(begin);
-  split(end);
-  const auto touch = [&](GlobalState &state) {
-    if (!(is_write && is_atomic && state.is_atomic)) compare_writer(state, pipe, known, is_write, name);
-    if (!is_write) {
-      if (state.reader_block != block) {
-        state.reader_block = state.reader_block == -1 ? block : -2;
-        std::fill_n(state.read, PIPES, 0u);
-      }
-      state.read[pipe] = std::max(state.read[pipe], number);
-      return;
-    }
-    if (state.reader_block == -2 || (state.reader_block >= 0 && state.reader_block != block)) {
-      wrong("%s of block %u overwrites global memory that another block reads in the same launch", name, block_);
-    }
-    if (state.reader_block == block) {
-      for (int i = 0; i < PIPES; ++i) {
-        if (state.read[i] > known.at[i]) {
-          wrong("block %u: %s of %s overwrites global memory that %s reads before, and nothing orders the two", block_, name,
-                name_of(pipe), name_of(Pipe(i)));
-        }
-      }
-    }
-    state.writer_block = block;
-    state.writer = pipe;
-    state.written = number;
-    state.is_atomic = is_atomic;
-  };
-  uint64_t at = begin;
-  auto next = global_.lower_bound(begin);
-  while (at < end) {
-    if (next == global_.end() || next->first > at) {
-      const uint64_t gap = next == global_.end() ? end : std::min(end, next->first);
-      GlobalState fresh;
-      fresh.end = gap;
-      next = global_.emplace_hint(next, at, fresh);
-    }
-    touch(next->second);
-    at = next->second.end;
-    ++next;
-  }
+  return global_.add(first, first + size);
 }
 
 void Core::check_tensor(uint32_t buffer, uint32_t generation, uint32_t begin, uint64_t bytes, const char *name) const {
@@ -616,8 +581,8 @@ void Core::begin_block(uint32_t block) {
   if (is_full) {
     time_ = 0;
     for (Stream &stream : streams_) stream.issued = 0;
-    std::fill(std::begin(written_), std::end(written_), 0u);
-    for (auto &reads : read_by_) std::fill(std::begin(reads), std::end(reads), 0u);
+    written_.clear();
+    for (Shadow &reads : read_by_) reads.clear();
   }
   for (int i = 0; i < PIPES; ++i) {
     before_.at[i] = i == S || i == STORES ? time_ : streams_[i].issued;
@@ -627,10 +592,10 @@ void Core::begin_block(uint32_t block) {
   atomic = 0;
   infinities_stay = false;
   for (Stream &stream : streams_) {
-    for (Instruction *instruction : stream.window) free_.push_back(instruction);
-    for (Instruction *instruction : stream.rest) free_.push_back(instruction);
+    free_.insert(free_.end(), stream.window.begin() + std::ptrdiff_t(stream.first), stream.window.end());
+    for (; !stream.rest.empty(); stream.rest.pop()) free_.push_back(stream.rest.front());
     stream.window.clear();
-    stream.rest.clear();
+    stream.first = 0;
     stream.finished = stream.issued;
     stream.known = before_;
   }
@@ -688,8 +653,7 @@ int Core::launch(const DiTwinLaunch &launch, std::string &message) {
   seed_ = launch.seed;
   blocks_ = launch.blocks;
   random_ = Random(launch.seed * 0x2545F4914F6CDD1Dull + 0x5DEECE66Dull);
-  ranges_.clear();
-  global_.clear();
+  global_.begin_launch();
   std::vector<uint32_t> order(launch.blocks);
   for (uint32_t i = 0; i < launch.blocks; ++i) order[i] = i;
   for (uint32_t i = launch.blocks; i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -21,54 +20,35 @@
 #include <utility>
 #include <vector>
 
+#include "global.h"
 #include "launch.h"
+#include "poison.h"
+#include "shadow.h"
 
 namespace di_twin {
 
-constexpr uint32_t UB_BYTES = 248 * 1024;
-constexpr uint32_t BLOCK_BYTES = 32;
-constexpr uint32_t REPEAT_BYTES = 256;
-// Flags of each pair of pipes.
-constexpr uint32_t FLAG_IDS = 8;
-// Buffers of one TPipe, and those among them that queues synchronise.
-constexpr uint32_t MOST_BUFFERS = 63, MOST_QUEUE_BUFFERS = 28;
-
-// What a buffer is for: where MTE2 and MTE3 may copy to and from depends on it.
-enum class Place : uint8_t { NONE, IN, OUT, CALC };
-
-// Streams with a clock. S reads at once; its stores to the UB are seen by others only after a flag: they are counted apart.
-enum Pipe : uint8_t { S, STORES, MTE2, V, MTE3, PIPES };
-const char *name_of(Pipe pipe);
-
-struct Fault {
-  int code;
-  std::string message;
-};
-[[noreturn]] void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
-[[noreturn]] void stuck(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-struct Clock {
-  uint32_t at[PIPES] = {};
-  void join(const Clock &other) {
-    for (int i = 0; i < PIPES; ++i) at[i] = at[i] < other.at[i] ? other.at[i] : at[i];
-  }
-};
+// So many instructions wait at most before the stepper goes on by itself.
+constexpr uint32_t MOST_PENDING = 1024;
 
 // Bytes of the UB that an instruction touches: `repeats` times `blocks` pieces of `bytes`.
 struct Span {
   Span() {}
   Span(uint32_t first, uint32_t size, bool writes) : begin(first), bytes(size), is_write(writes), blocks(1), block_stride(0), repeats(1), repeat_stride(0) {}
   uint32_t begin, bytes;
-  bool is_write;
+  bool is_write, is_whole = false; // whole: nothing of what was there is left
   uint32_t blocks, block_stride, repeats, repeat_stride;
-};
 
-// Bytes of global memory.
-struct GlobalSpan {
-  uint64_t begin = 0, bytes = 0;
-  bool is_write = false, is_atomic = false;
-  uint32_t count = 0;
-  int64_t stride = 0;
+  // The same words with as few pieces as can be.
+  void join() {
+    if (blocks > 1 && block_stride == bytes) bytes *= blocks, blocks = 1;
+    if (blocks == 1 && repeats > 1 && repeat_stride == bytes) bytes *= repeats, repeats = 1;
+  }
+  bool is_one_piece() const { return blocks == 1 && repeats == 1; }
+  // Behind the last byte.
+  uint32_t end() const {
+    if (bytes == 0 || blocks == 0 || repeats == 0) return begin;
+    return begin + (repeats - 1) * repeat_stride + (blocks - 1) * block_stride + bytes;
+  }
 };
 
 struct Instruction {
@@ -78,7 +58,7 @@ struct Instruction {
   const char *name;
   Pipe pipe;
   Kind kind;
-  uint8_t spans = 0;
+  uint8_t spans = 0, payload_bytes = 0;
   uint32_t number = 0; // place in its stream, from 1
   uint32_t flag = 0;
   Clock issued; // what S knew, and its time
@@ -92,6 +72,21 @@ struct Instruction {
 struct Flag {
   std::vector<Clock> sets;
   int ahead = 0; // sets less waits, as the kernel names them
+};
+
+// Instructions that wait in their order; at most as many as may wait in all.
+class Line {
+public:
+  bool empty() const { return first_ == end_; }
+  Instruction *front() const { return line_[first_ % ROOM]; }
+  void pop() { ++first_; }
+  void push(Instruction *instruction) { line_[end_++ % ROOM] = instruction; }
+  void clear() { first_ = end_ = 0; }
+
+private:
+  static constexpr uint32_t ROOM = 2 * MOST_PENDING;
+  uint32_t first_ = 0, end_ = 0;
+  Instruction *line_[ROOM];
 };
 
 // A piece of the UB that InitBuffer gave out.
@@ -110,16 +105,6 @@ struct QueueState {
   bool is_initialised = false;
   std::deque<uint32_t> waiting; // buffers between EnQue and DeQue
   uint32_t next = 0;
-};
-
-// What was last done to bytes of global memory.
-struct GlobalState {
-  uint64_t end = 0;
-  int64_t writer_block = -1, reader_block = -1; // -2: several blocks
-  Pipe writer = S;
-  bool is_atomic = false;
-  uint32_t written = 0;
-  uint32_t read[PIPES] = {};
 };
 
 class Random {
@@ -154,8 +139,13 @@ public:
     static_assert(sizeof(F) <= Instruction::PAYLOAD, "the closure of an instruction is too large");
     static_assert(std::is_trivially_destructible<F>::value && std::is_trivially_copyable<F>::value, "a closure of plain values");
     new (instruction.payload) F(f);
+    instruction.payload_bytes = sizeof(F);
     instruction.kind = Instruction::RUN;
-    instruction.run = [](const void *payload) { (*static_cast<const F *>(payload))(); };
+    // A copy, which nothing that it writes can be a part of.
+    instruction.run = [](const void *payload) {
+      const F copy = *static_cast<const F *>(payload);
+      copy();
+    };
     push(instruction);
   }
   void set_flag(Pipe from, uint32_t flag, const char *name);
@@ -177,8 +167,8 @@ public:
   void free_tensor(int queue, uint32_t buffer, uint32_t generation);
   void end_pipe();
 
-  // Whole bytes inside one live allocation, or an error that names the instruction.
-  void check_global(uint64_t begin, uint64_t bytes, const char *name);
+  // Each piece inside one live allocation, or an error that names the instruction.
+  void check_global(const GlobalSpan &span, const char *name);
   void check_tensor(uint32_t buffer, uint32_t generation, uint32_t begin, uint64_t bytes, const char *name) const;
 
   uint32_t event_flag(uint32_t pair, uint32_t id, const char *name) const;
@@ -193,7 +183,8 @@ public:
 private:
   struct Stream {
     std::vector<Instruction *> window; // what may start: no barrier or flag in between
-    std::deque<Instruction *> rest;
+    size_t first = 0;                  // of the window: those before it are done
+    Line rest;
     uint32_t issued = 0;   // instructions so far
     uint32_t finished = 0; // all up to this one are done when the window is empty
     Clock known;
@@ -202,18 +193,18 @@ private:
   void push(Instruction &instruction);
   Instruction *take();
   void open_window(Stream &stream);
+  Instruction *choose(Stream &stream);
   bool can_step(Pipe pipe);
   void step(Pipe pipe);
   bool step_any();
   void drain(const char *reason);
   void run_instruction(Instruction &instruction, Stream &stream);
   void compare(const Instruction &instruction, const Span &span, const Clock &known);
+  [[noreturn]] void report(const Instruction &instruction, const Span &span, uint32_t first, uint32_t end, const Clock &known) const;
   void note(const Instruction &instruction, const Span &span);
-  void note_global(Pipe pipe, uint32_t number, const Clock &known, uint64_t begin, uint64_t bytes, bool is_write, bool is_atomic,
-                   const char *name);
+  Region &region(uint64_t begin, uint64_t bytes, const char *name);
+  void touch_global(const GlobalSpan &span, const Access &access, const Clock &known);
   void flush_reads();
-  std::map<uint64_t, GlobalState>::iterator overlapping(uint64_t begin);
-  void compare_writer(const GlobalState &state, Pipe pipe, const Clock &known, bool is_write, const char *name) const;
   void poison(uint32_t begin, uint32_t bytes);
   void begin_block(uint32_t block);
   const char *writer_name(uint32_t word) const;
@@ -226,9 +217,10 @@ private:
   uint32_t block_ = 0, blocks_ = 1;
 
   alignas(64) unsigned char ub_[UB_BYTES];
+  Poison poison_{ub_};
   uint32_t used_ = 0; // bytes that InitBuffer gave out
-  // Per word of the UB: the pipe and number of the last write, and of the last read by V, MTE3 and S.
-  uint32_t written_[UB_BYTES / 4] = {}, read_by_[3][UB_BYTES / 4] = {};
+  // For each word of the UB the pipe and number of the last write, and the numbers of the last reads by V, MTE3 and S.
+  Shadow written_, read_by_[3];
   // Names of the instructions of the block, in the order of their streams, and the numbers before them, for messages.
   std::vector<const char *> names_[PIPES];
   Clock before_;
@@ -246,13 +238,12 @@ private:
   std::vector<QueueState> queues_;
   std::vector<std::unique_ptr<Instruction>> pool_;
   std::vector<Instruction *> free_;
-  std::map<uint64_t, GlobalState> global_;
+  GlobalMemory global_;
   // What S reads of global memory and is not noted yet.
   struct {
     uint64_t begin = 0, end = 0;
     uint32_t time = 0;
   } reads_;
-  std::vector<std::pair<uint64_t, uint64_t>> ranges_;
 };
 
 // Noise of an inexact instruction: a number that follows from the seed, the instruction and the bits that go in.

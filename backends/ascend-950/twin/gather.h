@@ -57,7 +57,21 @@ void Gather(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTen
   const unsigned char *from = reinterpret_cast<const unsigned char *>(src.twin_data());
   const uint32_t *at = offset.twin_data();
   const uint32_t block = di_twin::Core::now().block();
+  // Results do not change offsets that are yet to be used.
+  const bool is_apart = dst.twin_begin() + count * sizeof(T) <= offset.twin_begin() || offset.twin_begin() + count * 4 <= dst.twin_begin() ||
+                        (sizeof(T) == 4 && dst.twin_begin() == offset.twin_begin());
   di_twin::Core::now().issue(instruction, [=] {
+    // Places are checked all at once, which is nearly always enough.
+    uint32_t largest = 0, bits = base;
+    for (uint32_t i = 0; i < count; ++i) {
+      largest = largest < at[i] ? at[i] : largest;
+      bits |= at[i];
+    }
+    const uint64_t last = uint64_t(largest) + base;
+    if (is_apart && bits % sizeof(T) == 0 && last + sizeof(T) <= bytes && (sizeof(T) > 2 || last / sizeof(T) <= 0xFFFF)) {
+      for (uint32_t i = 0; i < count; ++i) std::memcpy(to + i, from + base + at[i], sizeof(T));
+      return;
+    }
     for (uint32_t i = 0; i < count; ++i) {
       const uint64_t place = uint64_t(at[i]) + base;
       // Numbers of small elements have 16 bits.

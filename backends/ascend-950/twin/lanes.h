@@ -33,6 +33,13 @@ namespace di_twin {
 struct Mask {
   uint64_t bits[2] = {~uint64_t(0), ~uint64_t(0)};
   bool has(uint32_t i) const { return i >= 128 || (bits[i / 64] >> i % 64 & 1); }
+  // Behind the last element that takes part.
+  uint32_t end(uint32_t per_repeat) const {
+    if (per_repeat > 128) return per_repeat;
+    const uint64_t low = per_repeat < 64 ? bits[0] & ((uint64_t(1) << per_repeat) - 1) : bits[0];
+    const uint64_t high = per_repeat <= 64 ? 0 : per_repeat < 128 ? bits[1] & ((uint64_t(1) << (per_repeat - 64)) - 1) : bits[1];
+    return high != 0 ? 128 - uint32_t(__builtin_clzll(high)) : low != 0 ? 64 - uint32_t(__builtin_clzll(low)) : 0;
+  }
   static Mask first(uint64_t count) {
     Mask mask;
     mask.bits[0] = count >= 64 ? ~uint64_t(0) : (uint64_t(1) << count) - 1;
@@ -68,12 +75,17 @@ void operand(Instruction &instruction, const LocalTensor<T> &tensor, uint64_t co
   instruction.span[instruction.spans++] = Span{begin, uint32_t(count * sizeof(T)), is_write};
 }
 
+// A result of `count` neighbours, each of which is written.
+template <class T> void result(Instruction &instruction, const LocalTensor<T> &tensor, uint64_t count) {
+  operand(instruction, tensor, count, true);
+  instruction.span[instruction.spans - 1].is_whole = true;
+}
+
 // An operand of repeats.
 template <class T>
 void operand(Instruction &instruction, const LocalTensor<T> &tensor, const Steps &steps, const Mask &mask, uint32_t per_repeat, uint32_t repeats,
              bool is_write) {
-  uint32_t used = 0;
-  for (uint32_t i = 0; i < per_repeat; ++i) used = mask.has(i) ? i + 1 : used;
+  const uint32_t used = mask.end(per_repeat);
   if (used == 0 || repeats == 0) wrong("block %u: %s of no elements: the device promises nothing for it", Core::now().block(), instruction.name);
   const uint32_t begin = tensor.check(0, 0, instruction.name);
   if (begin % BLOCK_BYTES != 0) misaligned(instruction.name, begin);
@@ -128,19 +140,31 @@ inline Mask mask_of(const uint64_t mask[], uint32_t, const char *) {
   return bits;
 }
 
+// Elements one by one. Operands are the same or do not overlap: no element waits for another.
+template <class T, class U, class F> void map_run(T *to, const U *from, uint32_t count, const F &f) {
+#pragma GCC ivdep
+  for (uint32_t i = 0; i < count; ++i) to[i] = f(from[i]);
+}
+
+template <bool is_update, class T, class U, class W, class F> void zip_run(T *to, const U *a, const W *b, uint32_t count, const F &f) {
+#pragma GCC ivdep
+  for (uint32_t i = 0; i < count; ++i) {
+    if constexpr (is_update) to[i] = f(a[i], b[i], to[i]);
+    else to[i] = f(a[i], b[i]);
+  }
+}
+
 // dst[i] = f(src[i]).
 template <class T, class U, class F>
 void map(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src, int64_t elements, const F &f) {
   const uint32_t count = checked_count(elements, name);
   Instruction instruction = vector_instruction(name);
   operand(instruction, src, count, false);
-  operand(instruction, dst, count, true);
+  result(instruction, dst, count);
   check_overlap(dst, src, count, name);
   T *to = dst.twin_data();
   const U *from = src.twin_data();
-  Core::now().issue(instruction, [=] {
-    for (uint32_t i = 0; i < count; ++i) to[i] = f(from[i]);
-  });
+  Core::now().issue(instruction, [=] { map_run(to, from, count, f); });
 }
 
 template <class T, class U, class M, class F>
@@ -173,18 +197,13 @@ void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0
   operand(instruction, src0, count, false);
   operand(instruction, src1, count, false);
   if constexpr (is_update) operand(instruction, dst, count, false);
-  operand(instruction, dst, count, true);
+  result(instruction, dst, count);
   check_overlap(dst, src0, count, name);
   check_overlap(dst, src1, count, name);
   T *to = dst.twin_data();
   const U *a = src0.twin_data();
   const W *b = src1.twin_data();
-  Core::now().issue(instruction, [=] {
-    for (uint32_t i = 0; i < count; ++i) {
-      if constexpr (is_update) to[i] = f(a[i], b[i], to[i]);
-      else to[i] = f(a[i], b[i]);
-    }
-  });
+  Core::now().issue(instruction, [=] { zip_run<is_update>(to, a, b, count, f); });
 }
 
 template <bool is_update, class T, class U, class W, class M, class F>
@@ -206,16 +225,14 @@ void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0
   const W *y = src1.twin_data();
   Core::now().issue(instruction, [=] {
     for (uint32_t r = 0; r < repeats; ++r) {
-      // Block by block where that is enough.
+      // Block by block where that is enough: two blocks are the same or do not overlap.
       for (uint32_t begin = 0; begin < mask.prefix; begin += per_block) {
-        const uint32_t block = begin / per_block, count = mask.prefix - begin < per_block ? mask.prefix - begin : per_block;
+        const uint32_t block = begin / per_block;
         T *out = to + d.block(r, block);
         const U *left = x + a.block(r, block);
         const W *right = y + b.block(r, block);
-        for (uint32_t i = 0; i < count; ++i) {
-          if constexpr (is_update) out[i] = f(left[i], right[i], out[i]);
-          else out[i] = f(left[i], right[i]);
-        }
+        if (mask.prefix - begin >= per_block) zip_run<is_update>(out, left, right, per_block, f);
+        else zip_run<is_update>(out, left, right, mask.prefix - begin, f);
       }
       if (mask.prefix > 0) continue;
       for (uint32_t i = 0; i < per_repeat; ++i) {

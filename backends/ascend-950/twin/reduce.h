@@ -27,6 +27,17 @@ template <class T> T narrow(float x) {
   else return x;
 }
 
+// All of 2, 4, 8 .. neighbours, level by level.
+template <uint32_t width, class T> T whole_tree_sum(const T *value) {
+  if constexpr (width == 1) {
+    return value[0];
+  } else {
+    T sum[width / 2];
+    for (uint32_t i = 0; i < width / 2; ++i) sum[i] = narrow<T>(wide(value[2 * i]) + wide(value[2 * i + 1]));
+    return whole_tree_sum<width / 2>(sum);
+  }
+}
+
 // By a tree over neighbours; `at(i)` for i < count, zeros up to `width`, a power of two.
 template <class T, class F> T tree_sum(uint32_t count, uint32_t width, const F &at) {
   T value[128];
@@ -153,6 +164,11 @@ void reduce_repeats(const char *name, const LocalTensor<T> &dst, const LocalTens
       constexpr uint32_t unit = BLOCK_BYTES / sizeof(T);
       for (uint32_t begin = 0; begin < lanes; begin += unit) {
         const T *block = from + steps.block(r, begin / unit);
+        if (begin + unit <= mask.prefix) {
+          std::copy_n(block, unit, value + begin);
+          std::fill_n(is_in + begin, unit, true);
+          continue;
+        }
         for (uint32_t i = begin; i < begin + unit; ++i) {
           is_in[i] = mask.has(i);
           value[i] = is_in[i] ? block[i - begin] : T{};
@@ -164,10 +180,8 @@ void reduce_repeats(const char *name, const LocalTensor<T> &dst, const LocalTens
 }
 
 struct SumRepeat {
-  template <class T> void operator()(T *to, const T *value, const bool *is_in) const {
-    constexpr uint32_t lanes = per_repeat<T>();
-    to[0] = tree_sum<T>(lanes, lanes, [&](uint32_t i) { return is_in[i] ? value[i] : narrow<T>(0.0f); });
-  }
+  // What is not in is +0.
+  template <class T> void operator()(T *to, const T *value, const bool *) const { to[0] = whole_tree_sum<per_repeat<T>()>(value); }
 };
 
 template <bool is_max> struct ExtremeRepeat {

@@ -87,6 +87,12 @@ inline bfloat16_t to_bfloat16(float x, RoundMode mode = RoundMode::CAST_RINT) {
   return {uint16_t((bits >> 16 & 0x8000u) | cut_float(bits, 16, mode))};
 }
 
+// The same to nearest, ties to even, without a branch.
+inline bfloat16_t to_nearest_bfloat16(float x) {
+  const uint32_t bits = bits_of(x), rounded = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
+  return {uint16_t((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded)};
+}
+
 inline float to_float(half x) {
   const uint32_t sign = uint32_t(x.bits & 0x8000u) << 16, exponent = x.bits >> 10 & 31, fraction = x.bits & 0x3FFu;
   if (exponent == 31) return float_of(sign | 0x7F800000u | fraction << 13);

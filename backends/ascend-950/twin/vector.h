@@ -205,7 +205,7 @@ template <class T> void Axpy(const LocalTensor<T> &dst, const LocalTensor<T> &sr
 template <class T> void Duplicate(const LocalTensor<T> &dst, const T &value, const int32_t &elements) {
   const uint32_t count = di_twin::checked_count(elements, "Duplicate");
   auto instruction = di_twin::vector_instruction("Duplicate");
-  di_twin::operand(instruction, dst, count, true);
+  di_twin::result(instruction, dst, count);
   T *to = dst.twin_data();
   const T copy = value;
   di_twin::Core::now().issue(instruction, [=] {
@@ -239,7 +239,7 @@ template <class T> void CreateVecIndex(LocalTensor<T> dst, const T &first, uint3
   static_assert(di_twin::is_any<T, int8_t, int16_t, int32_t, int64_t, half, float>(), "CreateVecIndex: the device has no such type");
   const uint32_t count = di_twin::checked_count(elements, "CreateVecIndex");
   auto instruction = di_twin::vector_instruction("CreateVecIndex");
-  di_twin::operand(instruction, dst, count, true);
+  di_twin::result(instruction, dst, count);
   T *to = dst.twin_data();
   const T begin = first;
   di_twin::Core::now().issue(instruction, [=] {
