@@ -60,7 +60,7 @@ template <class T, class U>
 void Compare(const LocalTensor<U> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, CMPMODE mode, uint32_t elements) {
   static_assert(di_twin::is_comparable<T>() && di_twin::is_byte<U>(), "Compare: the device has no such type");
   const uint32_t count = di_twin::checked_count(elements, "Compare");
-  auto instruction = di_twin::vector_instruction("Compare");
+  auto &instruction = di_twin::vector_instruction("Compare");
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, src1, count, false);
   const uint32_t bytes = di_twin::mask_bytes<T>(count);
@@ -73,7 +73,7 @@ void Compare(const LocalTensor<U> &dst, const LocalTensor<T> &src0, const LocalT
 template <class T, class U> void Compares(const LocalTensor<U> &dst, const LocalTensor<T> &src, const T scalar, CMPMODE mode, uint32_t elements) {
   static_assert(di_twin::is_comparable<T>() && di_twin::is_byte<U>(), "Compares: the device has no such type");
   const uint32_t count = di_twin::checked_count(elements, "Compares");
-  auto instruction = di_twin::vector_instruction("Compares");
+  auto &instruction = di_twin::vector_instruction("Compares");
   di_twin::operand(instruction, src, count, false);
   const uint32_t bytes = di_twin::mask_bytes<T>(count);
   di_twin::mask_operand(instruction, dst, bytes, true);
@@ -93,7 +93,7 @@ void Select(const LocalTensor<T> &dst, const LocalTensor<U> &mask, const LocalTe
   static_assert(di_twin::is_vector_type<T>() && di_twin::is_any<U, uint8_t, uint16_t, uint32_t, uint64_t>(), "Select: the device has no such type");
   if (mode != SELMODE::VSEL_TENSOR_TENSOR_MODE) di_twin::wrong("block %u: Select of two tensors takes VSEL_TENSOR_TENSOR_MODE", di_twin::Core::now().block());
   const uint32_t count = di_twin::checked_count(elements, "Select");
-  auto instruction = di_twin::vector_instruction("Select");
+  auto &instruction = di_twin::vector_instruction("Select");
   di_twin::mask_operand(instruction, mask, (count + 7) / 8, false);
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, src1, count, false);
@@ -113,7 +113,7 @@ void Select(const LocalTensor<T> &dst, const LocalTensor<U> &mask, const LocalTe
   static_assert(di_twin::is_vector_type<T>() && di_twin::is_any<U, uint8_t, uint16_t, uint32_t, uint64_t>(), "Select: the device has no such type");
   if (mode != SELMODE::VSEL_TENSOR_SCALAR_MODE) di_twin::wrong("block %u: Select of a tensor and a scalar takes VSEL_TENSOR_SCALAR_MODE", di_twin::Core::now().block());
   const uint32_t count = di_twin::checked_count(elements, "Select");
-  auto instruction = di_twin::vector_instruction("Select");
+  auto &instruction = di_twin::vector_instruction("Select");
   di_twin::mask_operand(instruction, mask, (count + 7) / 8, false);
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, dst, count, true);

@@ -17,7 +17,7 @@ struct BrcbRepeatParams {
 template <class T> void Brcb(const LocalTensor<T> &dst, const LocalTensor<T> &src, const uint8_t repeats, const BrcbRepeatParams &p) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Brcb: 16 or 32 bits");
   if (repeats == 0) return;
-  auto instruction = di_twin::vector_instruction("Brcb");
+  auto &instruction = di_twin::vector_instruction("Brcb");
   constexpr uint32_t lanes = 32 / sizeof(T);
   const uint32_t count = repeats, block_step = p.dstBlkStride * lanes, repeat_step = p.dstRepStride * lanes;
   di_twin::operand(instruction, src, count * 8, false);
@@ -46,7 +46,7 @@ template <class T>
 void Gather(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTensor<uint32_t> &offset, const uint32_t base, const uint32_t elements) {
   static_assert(std::is_trivially_copyable_v<T>, "Gather: plain values");
   const uint32_t count = di_twin::checked_count(elements, "Gather");
-  auto instruction = di_twin::vector_instruction("Gather");
+  auto &instruction = di_twin::vector_instruction("Gather");
   const uint32_t bytes = src.GetLength();
   di_twin::operand(instruction, src, src.GetSize(), false);
   di_twin::operand(instruction, offset, count, false);
@@ -85,7 +85,7 @@ void Gather(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTen
 template <class T>
 void Scatter(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTensor<uint32_t> &offset, const uint32_t base, const uint32_t elements) {
   const uint32_t count = di_twin::checked_count(elements, "Scatter");
-  auto instruction = di_twin::vector_instruction("Scatter");
+  auto &instruction = di_twin::vector_instruction("Scatter");
   const uint32_t bytes = dst.GetLength();
   di_twin::operand(instruction, src, count, false);
   di_twin::operand(instruction, offset, count, false);
