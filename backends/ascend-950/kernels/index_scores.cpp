@@ -142,7 +142,7 @@ private:
         const uint32_t channels = static_cast<uint32_t>(least(t_.dim - at, Tiles::COLUMNS));
         tiles_.load(entries, keys_, slots, at, columns, channels);
         tiles_.load(queries, q, first, at, count, channels);
-        for (uint32_t h = 0; h < count; ++h) products_.add(heads[h * TILE], entries, queries[h * Tiles::COLUMNS], columns, channels);
+        products_.add(heads, entries, queries, count, columns, channels);
       }
       const LocalTensor<int32_t> is_nan = products_.room().ReinterpretCast<int32_t>();
       nan_mask(is_nan, heads, static_cast<int32_t>(count * TILE));
@@ -164,7 +164,7 @@ private:
   TPipe pipe_;
   InfinitiesStay infinities_stay_;
   Tiles tiles_;
-  RowProducts products_;
+  RowProducts<4> products_;
   TBuf<TPosition::VECCALC> entries_, queries_, heads_, weights_;
   TBuf<TPosition::VECOUT> scores_, fault_room_;
   Cache keys_;

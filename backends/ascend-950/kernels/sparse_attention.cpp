@@ -53,7 +53,7 @@ public:
     pipe_.InitBuffer(queries_, MOST_FLOATS / 2 * 4);
     pipe_.InitBuffer(totals_, MOST_FLOATS / 2 * 4);
     pipe_.InitBuffer(scores_, HEADS * GROUP * 4);
-    pipe_.InitBuffer(spread_, GROUP * 32);
+    pipe_.InitBuffer(spread_, MOST_WEIGHTED * GROUP * 32);
     pipe_.InitBuffer(small_, VECTORS * 32);
     pipe_.InitBuffer(fault_room_, 32);
     pipe_.InitBuffer(results_, 2, HEADS * Tiles::COLUMNS * 4);
@@ -71,6 +71,8 @@ public:
 
 private:
   static constexpr uint32_t HEADS = 8, GROUP = Tiles::ROWS, COLUMNS = Tiles::COLUMNS, LANES = 64;
+  // Pieces of products, and heads whose weighted entries they have room for.
+  static constexpr uint32_t PIECES = 2, MOST_WEIGHTED = PIECES * COLUMNS / LANES;
   // Numbers of a group of entries; half as many are those of the heads.
   static constexpr uint32_t MOST_FLOATS = 16384;
   // One number per head.
@@ -155,9 +157,7 @@ private:
     Duplicate(scores, 0.0f, all);
     for (uint32_t p = 0; p < pieces(); ++p) {
       tiles_.load(entries[p * step], cache, group, p * COLUMNS, count, columns_of(p));
-      for (uint32_t h = 0; h < heads; ++h) {
-        products_.add(scores[h * GROUP], entries[p * step], queries[(p * heads + h) * COLUMNS], count, columns_of(p));
-      }
+      products_.add(scores, entries[p * step], queries[p * heads * COLUMNS], heads, count, columns_of(p));
     }
     vector_barrier();
     Muls(scores, scores, t_.scale, all);
@@ -177,8 +177,7 @@ private:
 
   // Scores become probabilities; their sums and the weighted entries are added.
   __aicore__ inline void add(uint32_t count, uint32_t heads, uint32_t step) {
-    const LocalTensor<float> scores = scores_.Get<float>(), spread = spread_.Get<float>(), of_group = small(OF_GROUP), sum = small(SUM),
-                             weighted = products_.room(), entries = entries_.Get<float>(), totals = totals_.Get<float>();
+    const LocalTensor<float> scores = scores_.Get<float>(), spread = spread_.Get<float>(), of_group = small(OF_GROUP), sum = small(SUM);
     const uint8_t rows = static_cast<uint8_t>(heads);
     const uint64_t mask = count;
     const int32_t all = static_cast<int32_t>(heads * GROUP);
@@ -192,31 +191,45 @@ private:
     vector_barrier();
     Add(sum, sum, of_group, static_cast<int32_t>(heads));
     if (t_.rounds != 0) {
-      const LocalTensor<bfloat16_t> narrow = weighted.ReinterpretCast<bfloat16_t>();
+      const LocalTensor<bfloat16_t> narrow = products_.room().ReinterpretCast<bfloat16_t>();
       Cast(narrow, scores, RoundMode::CAST_RINT, static_cast<uint32_t>(all));
       vector_barrier();
       Cast(scores, narrow, RoundMode::CAST_NONE, static_cast<uint32_t>(all));
     }
     vector_barrier();
-    for (uint32_t h = 0; h < heads; ++h) {
-      Brcb(spread, scores[h * GROUP], static_cast<uint8_t>(GROUP / 8), BrcbRepeatParams(1, 8));
-      vector_barrier();
-      for (uint32_t p = 0; p < pieces(); ++p) {
-        for (uint32_t at = 0; at < COLUMNS; at += LANES) {
-          Mul(weighted[at], entries[p * step + at], spread, static_cast<uint64_t>(LANES), static_cast<uint8_t>(count),
-              BinaryRepeatParams(1, 1, 0, COLUMNS / 8, COLUMNS / 8, 1));
+    const uint32_t width = t_.dim > LANES ? COLUMNS : LANES, at_once = PIECES * Tiles::ELEMENTS / (GROUP * width);
+    for (uint32_t first = 0; first < heads; first += at_once) add_weighted(first, static_cast<uint32_t>(least(heads - first, at_once)), width, count, heads, step);
+  }
+
+  // Of some heads: their entries times their probabilities lie entry by entry, `width` columns for each head, and are added in a tree.
+  __aicore__ inline void add_weighted(uint32_t first, uint32_t n, uint32_t width, uint32_t count, uint32_t heads, uint32_t step) {
+    const LocalTensor<float> scores = scores_.Get<float>(), spread = spread_.Get<float>(), weighted = products_.room(), entries = entries_.Get<float>(),
+                             totals = totals_.Get<float>();
+    constexpr uint8_t PITCH = COLUMNS / 8;
+    const uint64_t lanes = LANES;
+    for (uint32_t i = 0; i < n; ++i) {
+      Brcb(spread[i * GROUP * 8], scores[(first + i) * GROUP], static_cast<uint8_t>(GROUP / 8), BrcbRepeatParams(1, 8));
+    }
+    vector_barrier();
+    for (uint32_t p = 0; p < pieces(); ++p) {
+      for (uint32_t i = 0; i < n; ++i) {
+        for (uint32_t at = 0; at < columns_of(p); at += LANES) {
+          Mul(weighted[i * width + at], entries[p * step + at], spread[i * GROUP * 8], lanes, static_cast<uint8_t>(count),
+              BinaryRepeatParams(1, 1, 0, static_cast<uint8_t>(n * width / 8), PITCH, 1));
         }
-        vector_barrier();
-        for (uint32_t left = count; left > 1;) {
-          const uint32_t half = left / 2;
-          Add(weighted, weighted, weighted[(left - half) * COLUMNS], static_cast<int32_t>(half * COLUMNS));
-          vector_barrier();
-          left -= half;
-        }
-        const LocalTensor<float> to = totals[(p * heads + h) * COLUMNS];
-        Add(to, to, weighted, static_cast<int32_t>(COLUMNS));
-        vector_barrier();
       }
+      vector_barrier();
+      for (uint32_t left = count; left > 1;) {
+        const uint32_t half = left / 2;
+        Add(weighted, weighted, weighted[(left - half) * n * width], static_cast<int32_t>(half * n * width));
+        vector_barrier();
+        left -= half;
+      }
+      for (uint32_t at = 0; at < columns_of(p); at += LANES) {
+        const LocalTensor<float> to = totals[(p * heads + first) * COLUMNS + at];
+        Add(to, to, weighted[at], lanes, static_cast<uint8_t>(n), BinaryRepeatParams(1, 1, 1, PITCH, PITCH, static_cast<uint8_t>(width / 8)));
+      }
+      vector_barrier();
     }
   }
 
@@ -224,7 +237,7 @@ private:
   TPipe pipe_;
   InfinitiesStay infinities_stay_;
   Tiles tiles_;
-  RowProducts products_;
+  RowProducts<PIECES> products_;
   TBuf<TPosition::VECCALC> entries_, queries_, totals_, scores_, spread_, small_;
   TBuf<TPosition::VECOUT> fault_room_;
   TQue<TPosition::VECOUT, 2> results_;

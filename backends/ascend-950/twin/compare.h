@@ -63,7 +63,7 @@ template <class T, class U>
 void Compare(const LocalTensor<U> &dst, const LocalTensor<T> &src0, const LocalTensor<T> &src1, CMPMODE mode, uint32_t elements) {
   static_assert(di_twin::is_comparable<T>() && di_twin::is_byte<U>(), "Compare: the device has no such type");
   const uint32_t count = di_twin::compared_count<T>(elements, "Compare");
-  auto instruction = di_twin::vector_instruction("Compare");
+  auto &instruction = di_twin::vector_instruction("Compare");
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, src1, count, false);
   di_twin::mask_operand(instruction, dst, count / 8, true);
@@ -75,7 +75,7 @@ void Compare(const LocalTensor<U> &dst, const LocalTensor<T> &src0, const LocalT
 template <class T, class U> void Compares(const LocalTensor<U> &dst, const LocalTensor<T> &src, const T scalar, CMPMODE mode, uint32_t elements) {
   static_assert(di_twin::is_comparable<T>() && di_twin::is_byte<U>(), "Compares: the device has no such type");
   const uint32_t count = di_twin::compared_count<T>(elements, "Compares");
-  auto instruction = di_twin::vector_instruction("Compares");
+  auto &instruction = di_twin::vector_instruction("Compares");
   di_twin::operand(instruction, src, count, false);
   di_twin::mask_operand(instruction, dst, count / 8, true);
   uint8_t *to = reinterpret_cast<uint8_t *>(dst.twin_data());
@@ -94,7 +94,7 @@ void Select(const LocalTensor<T> &dst, const LocalTensor<U> &mask, const LocalTe
   static_assert(di_twin::is_vector_type<T>() && di_twin::is_any<U, uint8_t, uint16_t, uint32_t, uint64_t>(), "Select: the device has no such type");
   if (mode != SELMODE::VSEL_TENSOR_TENSOR_MODE) di_twin::wrong("block %u: Select of two tensors takes VSEL_TENSOR_TENSOR_MODE", di_twin::Core::now().block());
   const uint32_t count = di_twin::checked_count(elements, "Select");
-  auto instruction = di_twin::vector_instruction("Select");
+  auto &instruction = di_twin::vector_instruction("Select");
   di_twin::mask_operand(instruction, mask, (count + 7) / 8, false);
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, src1, count, false);
@@ -114,7 +114,7 @@ void Select(const LocalTensor<T> &dst, const LocalTensor<U> &mask, const LocalTe
   static_assert(di_twin::is_vector_type<T>() && di_twin::is_any<U, uint8_t, uint16_t, uint32_t, uint64_t>(), "Select: the device has no such type");
   if (mode != SELMODE::VSEL_TENSOR_SCALAR_MODE) di_twin::wrong("block %u: Select of a tensor and a scalar takes VSEL_TENSOR_SCALAR_MODE", di_twin::Core::now().block());
   const uint32_t count = di_twin::checked_count(elements, "Select");
-  auto instruction = di_twin::vector_instruction("Select");
+  auto &instruction = di_twin::vector_instruction("Select");
   di_twin::mask_operand(instruction, mask, (count + 7) / 8, false);
   di_twin::operand(instruction, src0, count, false);
   di_twin::operand(instruction, dst, count, true);

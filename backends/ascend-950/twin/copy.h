@@ -128,9 +128,7 @@ void copy_in(const LocalTensor<T> &to, const GlobalTensor<T> &from, const Pieces
   if (pieces.target_step % BLOCK_BYTES != 0) wrong("block %u: %s: pieces that begin inside a block", core.block(), name);
   core.check_tensor(to.twin_buffer(), to.twin_generation(), to.twin_begin(), uint64_t(pieces.count - 1) * uint64_t(pieces.target_step) + width,
                     name);
-  Instruction instruction;
-  instruction.name = name;
-  instruction.pipe = MTE2;
+  Instruction &instruction = core.fresh(name, MTE2);
   ub_span(instruction, to.twin_begin(), width, pieces.count, pieces.target_step, true);
   instruction.span[0].is_whole = true;
   instruction.global = global;
@@ -159,9 +157,7 @@ template <class T> void copy_out(const GlobalTensor<T> &to, const LocalTensor<T>
   if (pieces.source_step % BLOCK_BYTES != 0) wrong("block %u: %s: pieces that begin inside a block", core.block(), name);
   core.check_tensor(from.twin_buffer(), from.twin_generation(), from.twin_begin(),
                     uint64_t(pieces.count - 1) * uint64_t(pieces.source_step) + pieces.bytes, name);
-  Instruction instruction;
-  instruction.name = name;
-  instruction.pipe = MTE3;
+  Instruction &instruction = core.fresh(name, MTE3);
   ub_span(instruction, from.twin_begin(), pieces.bytes, pieces.count, pieces.source_step, false);
   instruction.global = global;
   unsigned char *target = reinterpret_cast<unsigned char *>(to.address());

@@ -79,14 +79,8 @@ void Core::push(Instruction &instruction) {
   } else {
     instruction.number = stream.issued;
   }
-  Instruction *kept = take();
-  // Only what is used of it.
-  std::memcpy(static_cast<void *>(kept), &instruction, offsetof(Instruction, span));
-  std::copy_n(instruction.span, instruction.spans, kept->span);
-  kept->global = instruction.global;
-  kept->run = instruction.run;
-  std::memcpy(kept->payload, instruction.payload, instruction.payload_bytes);
-  stream.rest.push(kept);
+  fresh_ = nullptr;
+  stream.rest.push(&instruction);
   ++pending_;
   if (random_.below(8) < haste_) step_any();
   while (pending_ > MOST_PENDING) {
@@ -214,9 +208,7 @@ void Core::set_flag(Pipe from, uint32_t flag, const char *name) {
     flags_[flag].sets.push_back(done);
     return;
   }
-  Instruction instruction;
-  instruction.name = name;
-  instruction.pipe = from;
+  Instruction &instruction = fresh(name, from);
   instruction.kind = Instruction::SET;
   instruction.flag = flag;
   push(instruction);
@@ -234,18 +226,14 @@ void Core::wait_flag(Pipe pipe, uint32_t flag, const char *name) {
     ++time_;
     return;
   }
-  Instruction instruction;
-  instruction.name = name;
-  instruction.pipe = pipe;
+  Instruction &instruction = fresh(name, pipe);
   instruction.kind = Instruction::WAIT;
   instruction.flag = flag;
   push(instruction);
 }
 
 void Core::barrier(Pipe pipe) {
-  Instruction instruction;
-  instruction.name = "PipeBarrier";
-  instruction.pipe = pipe;
+  Instruction &instruction = fresh("PipeBarrier", pipe);
   instruction.kind = Instruction::BARRIER;
   push(instruction);
 }
@@ -294,15 +282,40 @@ template <class F> void for_pieces(const Span &span, const F &f) {
   }
 }
 
+// The same by whole blocks: f(pieces) until one is false; `false` if they are none.
+template <class F> bool all_pieces(const Span &span, const F &f) {
+  if ((span.begin | span.bytes | span.block_stride | span.repeat_stride) % BLOCK_BYTES != 0) return false;
+  const uint32_t first = span.begin / BLOCK_BYTES, blocks = span.bytes / BLOCK_BYTES;
+  if (span.blocks == 1) return f(BlockPieces{first, blocks, span.repeats, span.repeat_stride / BLOCK_BYTES});
+  for (uint32_t r = 0; r < span.repeats; ++r) {
+    if (!f(BlockPieces{first + r * (span.repeat_stride / BLOCK_BYTES), blocks, span.blocks, span.block_stride / BLOCK_BYTES})) return false;
+  }
+  return true;
+}
+
 // Whether a write lies before what somebody knows.
 bool is_known(uint32_t write, const Clock &known) { return (write & 0x0FFFFFFFu) <= known.at[write >> 28]; }
+
+// The writes of a pipe that somebody knows.
+Range known_of(Pipe pipe, const Clock &known) { return {int32_t(packed(pipe, 0)), int32_t(packed(pipe, known.at[pipe]))}; }
 
 } // namespace
 
 void Core::compare(const Instruction &instruction, const Span &span, const Clock &known) {
+  const auto is_quickly_known = [&](const BlockPieces &pieces) {
+    // All of what lies here was mostly written by one pipe.
+    if (!written_.is_within(pieces, known_of(Pipe(written_.at(pieces.first * Shadow::WORDS) >> 28), known))) return false;
+    for (int i = 0; i < 3 && span.is_write; ++i) {
+      if (!read_by_[i].is_within(pieces, {0, int32_t(known.at[READERS[i]])})) return false;
+    }
+    return true;
+  };
+  if (all_pieces(span, is_quickly_known)) return;
   for_pieces(span, [&](uint32_t first, uint32_t end) {
     bool is_ordered = written_.all(first, end, [&](uint32_t write) { return is_known(write, known); });
-    for (int i = 0; i < 3 && span.is_write; ++i) is_ordered = is_ordered && read_by_[i].is_up_to(first, end, known.at[READERS[i]]);
+    for (int i = 0; i < 3 && span.is_write; ++i) {
+      is_ordered = is_ordered && read_by_[i].all(first, end, [&](uint32_t read) { return read <= known.at[READERS[i]]; });
+    }
     if (!is_ordered) report(instruction, span, first, end, known);
   });
 }
@@ -329,10 +342,12 @@ void Core::note(const Instruction &instruction, const Span &span) {
   const Pipe pipe = instruction.pipe;
   if (span.is_write) {
     const uint32_t mine = packed(pipe == S ? STORES : pipe, instruction.number);
+    if (all_pieces(span, [&](const BlockPieces &pieces) { return written_.set(pieces, mine), true; })) return;
     for_pieces(span, [&](uint32_t first, uint32_t end) { written_.set(first, end, mine); });
     return;
   }
   Shadow &reads = read_by_[reader_of(pipe)];
+  if (all_pieces(span, [&](const BlockPieces &pieces) { return reads.raise(pieces, instruction.number), true; })) return;
   for_pieces(span, [&](uint32_t first, uint32_t end) { reads.raise(first, end, instruction.number); });
 }
 
@@ -534,9 +549,7 @@ void Core::free_tensor(int index, uint32_t buffer, uint32_t generation) {
   }
   buffers_[buffer].is_allocated = false;
   ++buffers_[buffer].generation;
-  Instruction poison;
-  poison.name = "FreeTensor";
-  poison.pipe = queue.consumer;
+  Instruction &poison = fresh("FreeTensor", queue.consumer);
   poison.kind = Instruction::POISON;
   poison.spans = 1;
   poison.span[0] = Span{buffers_[buffer].begin, buffers_[buffer].bytes, true};

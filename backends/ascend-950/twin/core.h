@@ -58,7 +58,7 @@ struct Instruction {
   const char *name;
   Pipe pipe;
   Kind kind;
-  uint8_t spans = 0, payload_bytes = 0;
+  uint8_t spans = 0;
   uint32_t number = 0; // place in its stream, from 1
   uint32_t flag = 0;
   Clock issued; // what S knew, and its time
@@ -124,7 +124,8 @@ private:
 
 class Core {
 public:
-  static Core &now();
+  // The one of this thread, always the same.
+  [[gnu::const]] static Core &now();
 
   // One launch.
   int launch(const DiTwinLaunch &launch, std::string &message);
@@ -135,11 +136,20 @@ public:
   uint64_t seed() const { return seed_; }
   unsigned char *ub() { return ub_; }
 
+  // An instruction to be filled and issued, before there is another.
+  Instruction &fresh(const char *name, Pipe pipe) {
+    if (fresh_ == nullptr) fresh_ = take();
+    fresh_->name = name;
+    fresh_->pipe = pipe;
+    fresh_->spans = 0;
+    fresh_->flag = 0;
+    fresh_->global.count = 0;
+    return *fresh_;
+  }
   template <class F> void issue(Instruction &instruction, const F &f) {
     static_assert(sizeof(F) <= Instruction::PAYLOAD, "the closure of an instruction is too large");
     static_assert(std::is_trivially_destructible<F>::value && std::is_trivially_copyable<F>::value, "a closure of plain values");
     new (instruction.payload) F(f);
-    instruction.payload_bytes = sizeof(F);
     instruction.kind = Instruction::RUN;
     // A copy, which nothing that it writes can be a part of.
     instruction.run = [](const void *payload) {
@@ -238,6 +248,7 @@ private:
   std::vector<QueueState> queues_;
   std::vector<std::unique_ptr<Instruction>> pool_;
   std::vector<Instruction *> free_;
+  Instruction *fresh_ = nullptr;
   GlobalMemory global_;
   // What S reads of global memory and is not noted yet.
   struct {

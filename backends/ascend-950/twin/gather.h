@@ -18,7 +18,7 @@ template <class T> void Brcb(const LocalTensor<T> &dst, const LocalTensor<T> &sr
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Brcb: 16 or 32 bits");
   if (repeats == 0) di_twin::wrong("block %u: Brcb of no elements: the device promises nothing for it", di_twin::Core::now().block());
   if (p.dstBlkStride == 0) di_twin::wrong("block %u: Brcb of blocks at one place", di_twin::Core::now().block());
-  auto instruction = di_twin::vector_instruction("Brcb");
+  auto &instruction = di_twin::vector_instruction("Brcb");
   constexpr uint32_t lanes = 32 / sizeof(T);
   const uint32_t count = repeats, block_step = p.dstBlkStride * lanes, repeat_step = p.dstRepStride * lanes;
   di_twin::operand(instruction, src, count * 8, false);
@@ -48,7 +48,7 @@ template <class T>
 void Gather(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTensor<uint32_t> &offset, const uint32_t base, const uint32_t elements) {
   static_assert(std::is_trivially_copyable_v<T>, "Gather: plain values");
   const uint32_t count = di_twin::checked_count(elements, "Gather");
-  auto instruction = di_twin::vector_instruction("Gather");
+  auto &instruction = di_twin::vector_instruction("Gather");
   const uint32_t bytes = src.GetLength();
   di_twin::operand(instruction, src, src.GetSize(), false);
   di_twin::operand(instruction, offset, count, false);
@@ -87,7 +87,7 @@ void Gather(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTen
 template <class T>
 void Scatter(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTensor<uint32_t> &offset, const uint32_t base, const uint32_t elements) {
   const uint32_t count = di_twin::checked_count(elements, "Scatter");
-  auto instruction = di_twin::vector_instruction("Scatter");
+  auto &instruction = di_twin::vector_instruction("Scatter");
   const uint32_t bytes = dst.GetLength();
   di_twin::operand(instruction, src, count, false);
   di_twin::operand(instruction, offset, count, false);

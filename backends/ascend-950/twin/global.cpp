@@ -71,21 +71,24 @@ void Region::compare_read(uint64_t begin, uint64_t bytes, const Access &access, 
   for (; next != states_.end() && next->first < begin + bytes; ++next) compare_writer(next->second, access, known, false);
 }
 
-void Region::split(uint64_t at) {
+// The first state that ends behind a place; one that lies around it is cut in two there.
+Region::States::iterator Region::cut(uint64_t at) {
   const auto next = states_.upper_bound(at);
-  if (next == states_.begin()) return;
+  if (next == states_.begin()) return next;
   const auto found = std::prev(next);
-  if (found->first == at || found->second.end <= at) return;
-  GlobalState upper = found->second;
-  found->second.end = at;
-  states_.emplace_hint(next, at, upper);
+  if (found->second.end <= at) return next;
+  return found->first == at ? found : cut(found, at);
+}
+
+Region::States::iterator Region::cut(States::iterator around, uint64_t at) {
+  const GlobalState upper = around->second;
+  around->second.end = at;
+  return states_.emplace_hint(std::next(around), at, upper);
 }
 
 void Region::touch_piece(uint64_t begin, const GlobalSpan &span, const Access &access, const Clock &known) {
   const uint64_t end = begin + span.bytes;
   const int64_t block = access.block;
-  split(begin);
-  split(end);
   const auto touch = [&](GlobalState &state) {
     if (!(span.is_write && span.is_atomic && state.is_atomic)) compare_writer(state, access, known, span.is_write);
     if (!span.is_write) {
@@ -103,13 +106,14 @@ void Region::touch_piece(uint64_t begin, const GlobalSpan &span, const Access &a
     state.is_atomic = span.is_atomic;
   };
   uint64_t at = begin;
-  auto next = states_.lower_bound(begin);
+  auto next = cut(begin);
   while (at < end) {
     if (next == states_.end() || next->first > at) {
       GlobalState fresh;
       fresh.end = next == states_.end() ? end : std::min(end, next->first);
       next = states_.emplace_hint(next, at, fresh);
     }
+    if (next->second.end > end) cut(next, end);
     touch(next->second);
     at = next->second.end;
     ++next;

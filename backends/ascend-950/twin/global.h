@@ -63,7 +63,8 @@ private:
 
   void make_up();
   void touch_piece(uint64_t begin, const GlobalSpan &span, const Access &access, const Clock &known);
-  void split(uint64_t at);
+  States::iterator cut(uint64_t at);
+  States::iterator cut(States::iterator around, uint64_t at);
 
   uint64_t begin_ = 0, end_ = 0;
   bool is_written_ = false;

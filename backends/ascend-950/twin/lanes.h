@@ -115,12 +115,7 @@ template <class T, class U> void check_overlap(const LocalTensor<T> &dst, const 
   if (a < b_end && b < a_end) wrong("block %u: %s: its operands overlap in part", Core::now().block(), name);
 }
 
-inline Instruction vector_instruction(const char *name) {
-  Instruction instruction;
-  instruction.name = name;
-  instruction.pipe = V;
-  return instruction;
-}
+inline Instruction &vector_instruction(const char *name) { return Core::now().fresh(name, V); }
 
 inline uint32_t checked_count(int64_t count, const char *name) {
   if (count == 0) wrong("block %u: %s of no elements: the device promises nothing for it", Core::now().block(), name);
@@ -154,11 +149,17 @@ template <bool is_update, class T, class U, class W, class F> void zip_run(T *to
   }
 }
 
+// The same elements, or none in common.
+template <class T, class U> bool are_apart(const T *a, const U *b, uint32_t count) {
+  const auto *x = reinterpret_cast<const unsigned char *>(a), *y = reinterpret_cast<const unsigned char *>(b);
+  return x == y || x + count * sizeof(T) <= y || y + count * sizeof(U) <= x;
+}
+
 // dst[i] = f(src[i]).
 template <class T, class U, class F>
 void map(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src, int64_t elements, const F &f) {
   const uint32_t count = checked_count(elements, name);
-  Instruction instruction = vector_instruction(name);
+  Instruction &instruction = vector_instruction(name);
   operand(instruction, src, count, false);
   result(instruction, dst, count);
   check_overlap(dst, src, count, name);
@@ -175,7 +176,7 @@ void map(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src,
   const Mask mask = mask_of(masked, per_repeat, name);
   // Elements per step of the block stride, as the narrower operand has them.
   const Steps a = steps_of<T>(p.dstBlkStride, p.dstRepStride, BLOCK_BYTES / sizeof(T)), b = steps_of<U>(p.srcBlkStride, p.srcRepStride, BLOCK_BYTES / sizeof(U));
-  Instruction instruction = vector_instruction(name);
+  Instruction &instruction = vector_instruction(name);
   operand(instruction, src, b, mask, per_repeat, repeats, false);
   operand(instruction, dst, a, mask, per_repeat, repeats, true);
   T *to = dst.twin_data();
@@ -193,7 +194,7 @@ void map(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src,
 template <bool is_update, class T, class U, class W, class F>
 void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0, const LocalTensor<W> &src1, int64_t elements, const F &f) {
   const uint32_t count = checked_count(elements, name);
-  Instruction instruction = vector_instruction(name);
+  Instruction &instruction = vector_instruction(name);
   operand(instruction, src0, count, false);
   operand(instruction, src1, count, false);
   if constexpr (is_update) operand(instruction, dst, count, false);
@@ -215,7 +216,7 @@ void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0
   constexpr uint32_t per_block = BLOCK_BYTES / sizeof(T);
   const Steps d = steps_of<T>(p.dstBlkStride, p.dstRepStride, per_block), a = steps_of<U>(p.src0BlkStride, p.src0RepStride, per_block),
               b = steps_of<W>(p.src1BlkStride, p.src1RepStride, per_block);
-  Instruction instruction = vector_instruction(name);
+  Instruction &instruction = vector_instruction(name);
   operand(instruction, src0, a, mask, per_repeat, repeats, false);
   operand(instruction, src1, b, mask, per_repeat, repeats, false);
   if (is_update) operand(instruction, dst, d, mask, per_repeat, repeats, false);
@@ -225,14 +226,17 @@ void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0
   const W *y = src1.twin_data();
   Core::now().issue(instruction, [=] {
     for (uint32_t r = 0; r < repeats; ++r) {
-      // Block by block where that is enough: two blocks are the same or do not overlap.
-      for (uint32_t begin = 0; begin < mask.prefix; begin += per_block) {
-        const uint32_t block = begin / per_block;
+      // Blocks at once where they are neighbours, and else one by one: two blocks are the same or do not overlap.
+      const bool is_run = d.block_step == per_block && a.block_step == per_block && b.block_step == per_block &&
+                          are_apart(to + d.block(r, 0), x + a.block(r, 0), mask.prefix) && are_apart(to + d.block(r, 0), y + b.block(r, 0), mask.prefix);
+      const uint32_t run = is_run ? per_repeat : per_block;
+      for (uint32_t begin = 0; begin < mask.prefix; begin += run) {
+        const uint32_t block = begin / per_block, left = mask.prefix - begin;
         T *out = to + d.block(r, block);
-        const U *left = x + a.block(r, block);
-        const W *right = y + b.block(r, block);
-        if (mask.prefix - begin >= per_block) zip_run<is_update>(out, left, right, per_block, f);
-        else zip_run<is_update>(out, left, right, mask.prefix - begin, f);
+        const U *one = x + a.block(r, block);
+        const W *other = y + b.block(r, block);
+        if (left >= per_block && run == per_block) zip_run<is_update>(out, one, other, per_block, f);
+        else zip_run<is_update>(out, one, other, left < run ? left : run, f);
       }
       if (mask.prefix > 0) continue;
       for (uint32_t i = 0; i < per_repeat; ++i) {

@@ -121,7 +121,7 @@ template <bool is_max, class T>
 void reduce_extreme(const char *name, const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTensor<T> &work, int32_t elements, bool with_index) {
   static_assert(is_any<T, float, half, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t>(), "the device has no such type");
   const uint32_t count = checked_count(elements, name);
-  Instruction instruction = vector_instruction(name);
+  Instruction &instruction = vector_instruction(name);
   operand(instruction, src, count, false);
   work_operand(instruction, work, count);
   operand(instruction, dst, with_index ? 2 : 1, true, sizeof(T));
@@ -145,7 +145,7 @@ void reduce_repeats(const char *name, const LocalTensor<T> &dst, const LocalTens
   constexpr uint32_t lanes = per_repeat<T>();
   const Mask mask = mask_of(masked, lanes, name);
   const Steps steps = steps_of<T>(uint32_t(block_stride), uint32_t(repeat_stride), BLOCK_BYTES / sizeof(T));
-  Instruction instruction = vector_instruction(name);
+  Instruction &instruction = vector_instruction(name);
   operand(instruction, src, steps, mask, lanes, uint32_t(repeats), false);
   const uint32_t step = uint32_t(dst_stride) * results;
   const uint32_t begin = dst.check(0, step * uint32_t(repeats - 1) + width, name);
@@ -237,7 +237,7 @@ template <class T, bool isSetMask = true>
 void ReduceSum(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTensor<T> &work, const int32_t elements) {
   static_assert(di_twin::is_any<T, float, half>(), "ReduceSum: float or half here");
   const uint32_t count = di_twin::checked_count(elements, "ReduceSum");
-  auto instruction = di_twin::vector_instruction("ReduceSum");
+  auto &instruction = di_twin::vector_instruction("ReduceSum");
   di_twin::operand(instruction, src, count, false);
   di_twin::work_operand(instruction, work, count);
   di_twin::operand(instruction, dst, 1, true, sizeof(T));

@@ -14,111 +14,124 @@
 
 namespace di_twin {
 
+// Numbers from `low` to `high`.
+struct Range {
+  int32_t low, high;
+};
+
+// So many pieces of whole blocks.
+struct BlockPieces {
+  uint32_t first, blocks, count, step;
+};
+
 class Shadow {
 public:
   static constexpr uint32_t WORDS = BLOCK_BYTES / 4;
-  // Above every number.
-  static constexpr int32_t SPLIT = 0x7FFFFFFF;
 
   void clear() { std::fill(std::begin(blocks_), std::end(blocks_), 0); }
 
   uint32_t at(uint32_t word) const { return uint32_t(blocks_[word / WORDS] == SPLIT ? words_[word] : blocks_[word / WORDS]); }
 
-  // Whether it is so for the words from `first` to before `end`; asked once of neighbours that agree.
+  // Whether all blocks are one number each, and in a range: quickly. `false` says nothing of the words.
+  bool is_within(const BlockPieces &pieces, const Range &range) const {
+    return each(pieces, [&](auto n, uint32_t first, uint32_t count) { return is_within<n()>(blocks_ + first, count, range); });
+  }
+
+  // Whether it is so for the words from `first` to before `end`.
   template <class F> bool all(uint32_t first, uint32_t end, const F &f) const {
-    return by_blocks(first, end, [&](uint32_t begin, uint32_t stop) { return all_words(begin, stop, f); },
-                     [&](uint32_t begin, uint32_t stop) { return all_blocks(begin, stop, f); });
+    uint32_t before = uint32_t(SPLIT);
+    for (uint32_t word = first; word < end;) {
+      const bool is_split = blocks_[word / WORDS] == SPLIT;
+      const uint32_t number = at(word);
+      // Neighbours mostly agree.
+      if (number != before && !f(number)) return false;
+      before = number;
+      word += is_split ? 1 : WORDS - word % WORDS;
+    }
+    return true;
   }
 
-  // Whether no word has more than `most`.
-  bool is_up_to(uint32_t first, uint32_t end, uint32_t most) const {
-    const auto is_less = [most](uint32_t number) { return number <= most; };
-    return by_blocks(first, end, [&](uint32_t begin, uint32_t stop) { return all_words(begin, stop, is_less); },
-                     [&](uint32_t begin, uint32_t stop) { return is_any_above(begin, stop, int32_t(most)) ? all_blocks(begin, stop, is_less) : true; });
+  void set(const BlockPieces &pieces, uint32_t number) {
+    each(pieces, [&](auto n, uint32_t first, uint32_t count) { return fill<n()>(blocks_ + first, count, int32_t(number)); });
   }
-
   void set(uint32_t first, uint32_t end, uint32_t number) {
-    by_blocks(first, end,
-              [&](uint32_t begin, uint32_t stop) {
-                split(begin / WORDS);
-                std::fill(words_ + begin, words_ + stop, int32_t(number));
-                return true;
-              },
-              [&](uint32_t begin, uint32_t stop) {
-                std::fill(blocks_ + begin, blocks_ + stop, int32_t(number));
-                return true;
-              });
+    by_blocks(first, end, [&](uint32_t block, uint32_t begin, uint32_t stop) {
+      if (stop - begin == WORDS) {
+        blocks_[block] = int32_t(number);
+        return;
+      }
+      split(block);
+      std::fill(words_ + begin, words_ + stop, int32_t(number));
+    });
   }
 
   // To at least this number.
+  void raise(const BlockPieces &pieces, uint32_t number) {
+    if (is_within(pieces, {0, int32_t(number)})) return set(pieces, number);
+    for (uint32_t i = 0; i < pieces.count; ++i) {
+      const uint32_t first = (pieces.first + i * pieces.step) * WORDS;
+      raise(first, first + pieces.blocks * WORDS, number);
+    }
+  }
   void raise(uint32_t first, uint32_t end, uint32_t to) {
     const int32_t number = int32_t(to);
-    by_blocks(first, end,
-              [&](uint32_t begin, uint32_t stop) {
-                if (blocks_[begin / WORDS] != SPLIT && blocks_[begin / WORDS] >= number) return true;
-                split(begin / WORDS);
-                for (uint32_t word = begin; word < stop; ++word) words_[word] = std::max(words_[word], number);
-                return true;
-              },
-              [&](uint32_t begin, uint32_t stop) {
-                if (is_any_above(begin, stop, number)) raise_blocks(begin, stop, number);
-                else std::fill(blocks_ + begin, blocks_ + stop, number);
-                return true;
-              });
+    by_blocks(first, end, [&](uint32_t block, uint32_t begin, uint32_t stop) {
+      int32_t *words = words_ + begin;
+      if (blocks_[block] != SPLIT && blocks_[block] >= number) return;
+      if (stop - begin == WORDS && (blocks_[block] != SPLIT || *std::max_element(words, words + WORDS) <= number)) {
+        blocks_[block] = number;
+        return;
+      }
+      split(block);
+      for (uint32_t word = 0; word < stop - begin; ++word) words[word] = std::max(words[word], number);
+    });
   }
 
 private:
-  // f(word, end) for what lies in a part of a block, g(block, end) for whole blocks, until one is false.
-  template <class F, class G> static bool by_blocks(uint32_t first, uint32_t end, const F &f, const G &g) {
-    uint32_t whole = (first + WORDS - 1) / WORDS;
-    const uint32_t stop = end / WORDS;
-    if (first % WORDS != 0 && !f(first, std::min(end, whole * WORDS))) return false;
-    if (whole < stop && !g(whole, stop)) return false;
-    return stop < whole || end % WORDS == 0 || f(stop * WORDS, end);
-  }
+  // Above every number.
+  static constexpr int32_t SPLIT = 0x7FFFFFFF;
 
-  template <class F> bool all_words(uint32_t begin, uint32_t end, const F &f) const {
-    if (blocks_[begin / WORDS] != SPLIT) return f(uint32_t(blocks_[begin / WORDS]));
-    for (uint32_t word = begin; word < end; ++word) {
-      if (!f(uint32_t(words_[word]))) return false;
-    }
-    return true;
-  }
+  template <uint32_t value> struct Number {
+    constexpr uint32_t operator()() const { return value; }
+  };
 
-  template <class F> bool all_blocks(uint32_t begin, uint32_t end, const F &f) const {
-    const int32_t first = blocks_[begin];
-    int32_t difference = 0;
-    for (uint32_t block = begin; block < end; ++block) difference |= blocks_[block] ^ first;
-    if (difference == 0 && first != SPLIT) return f(uint32_t(first));
-    int32_t before = SPLIT;
-    for (uint32_t block = begin; block < end; ++block) {
-      if (blocks_[block] == SPLIT) {
-        if (!all_words(block * WORDS, (block + 1) * WORDS, f)) return false;
-      } else if (blocks_[block] != before) {
-        before = blocks_[block];
-        if (!f(uint32_t(before))) return false;
+  // f(number, first, count) for each piece until it is false. The usual pieces, parts of a repeat of 256 bytes, are told as numbers; of
+  // all others the number is 0.
+  template <class F> static bool each(const BlockPieces &pieces, const F &f) {
+    const auto run = [&](auto n) {
+      for (uint32_t i = 0; i < pieces.count; ++i) {
+        if (!f(n, pieces.first + i * pieces.step, pieces.blocks)) return false;
       }
+      return true;
+    };
+    switch (pieces.blocks) {
+    case 1: return run(Number<1>());
+    case 4: return run(Number<4>());
+    case 8: return run(Number<8>());
+    default: return run(Number<0>());
     }
-    return true;
   }
 
-  // Whether a block has more; one that is split counts as such.
-  bool is_any_above(uint32_t begin, uint32_t end, int32_t most) const {
+  template <uint32_t usual> static bool is_within(const int32_t *blocks, uint32_t count, const Range &range) {
+    const uint32_t n = usual > 0 ? usual : count;
+    const int32_t low = range.low, high = range.high;
     int32_t signs = 0;
-    for (uint32_t block = begin; block < end; ++block) signs |= most - blocks_[block];
-    return signs < 0;
+    for (uint32_t i = 0; i < n; ++i) signs |= (blocks[i] - low) | (high - blocks[i]);
+    return signs >= 0;
   }
 
-  void raise_blocks(uint32_t begin, uint32_t end, int32_t number) {
-    for (uint32_t block = begin; block < end; ++block) {
-      if (blocks_[block] != SPLIT) {
-        blocks_[block] = std::max(blocks_[block], number);
-        continue;
-      }
-      int32_t *words = words_ + block * WORDS;
-      const int32_t most = *std::max_element(words, words + WORDS);
-      if (most <= number) blocks_[block] = number;
-      else for (uint32_t word = 0; word < WORDS; ++word) words[word] = std::max(words[word], number);
+  template <uint32_t usual> static bool fill(int32_t *blocks, uint32_t count, int32_t number) {
+    const uint32_t n = usual > 0 ? usual : count;
+    for (uint32_t i = 0; i < n; ++i) blocks[i] = number;
+    return true;
+  }
+
+  // f(block, word, end) for each block that has words of these.
+  template <class F> static void by_blocks(uint32_t first, uint32_t end, const F &f) {
+    for (uint32_t word = first; word < end;) {
+      const uint32_t block = word / WORDS, stop = std::min(end, (block + 1) * WORDS);
+      f(block, word, stop);
+      word = stop;
     }
   }
 

@@ -204,7 +204,7 @@ template <class T> void Axpy(const LocalTensor<T> &dst, const LocalTensor<T> &sr
 // All elements one value.
 template <class T> void Duplicate(const LocalTensor<T> &dst, const T &value, const int32_t &elements) {
   const uint32_t count = di_twin::checked_count(elements, "Duplicate");
-  auto instruction = di_twin::vector_instruction("Duplicate");
+  auto &instruction = di_twin::vector_instruction("Duplicate");
   di_twin::result(instruction, dst, count);
   T *to = dst.twin_data();
   const T copy = value;
@@ -220,7 +220,7 @@ void Duplicate(const LocalTensor<T> &dst, const T &value, M masked, uint8_t repe
   constexpr uint32_t per_repeat = 256 / sizeof(T);
   const di_twin::Mask mask = di_twin::mask_of(masked, per_repeat, "Duplicate");
   const di_twin::Steps steps = di_twin::steps_of<T>(block_stride, repeat_stride, 32 / sizeof(T));
-  auto instruction = di_twin::vector_instruction("Duplicate");
+  auto &instruction = di_twin::vector_instruction("Duplicate");
   di_twin::operand(instruction, dst, steps, mask, per_repeat, repeats, true);
   T *to = dst.twin_data();
   const T copy = value;
@@ -238,7 +238,7 @@ void Duplicate(const LocalTensor<T> &dst, const T &value, M masked, uint8_t repe
 template <class T> void CreateVecIndex(LocalTensor<T> dst, const T &first, uint32_t elements) {
   static_assert(di_twin::is_any<T, int8_t, int16_t, int32_t, int64_t, half, float>(), "CreateVecIndex: the device has no such type");
   const uint32_t count = di_twin::checked_count(elements, "CreateVecIndex");
-  auto instruction = di_twin::vector_instruction("CreateVecIndex");
+  auto &instruction = di_twin::vector_instruction("CreateVecIndex");
   di_twin::result(instruction, dst, count);
   T *to = dst.twin_data();
   const T begin = first;
@@ -259,7 +259,7 @@ template <class T> void DataCopy(const LocalTensor<T> &dst, const LocalTensor<T>
 }
 
 template <class T> void DataCopy(const LocalTensor<T> &dst, const LocalTensor<T> &src, const DataCopyParams &p) {
-  auto instruction = di_twin::vector_instruction("DataCopy");
+  auto &instruction = di_twin::vector_instruction("DataCopy");
   if (p.blockCount == 0 || p.blockLen == 0) return;
   di_twin::check_inner_places(dst, src);
   di_twin::check_block(dst, "DataCopy");

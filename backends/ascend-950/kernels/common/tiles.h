@@ -1,9 +1,9 @@
 // Pieces of matrices and of cache entries in the UB as F32, whatever their format: element times scale, rounded to F32.
 //
 // A piece has up to 32 rows of up to 128 columns, 128 apart; what lies behind the columns of a row is undefined. MTE2 brings rows
-// with their gaps. V looks codes up in a table of their values, 256 or 16 of them, made once per block, and multiplies by the scales:
-// four instructions over the whole piece for E4M3, seven for E2M1. A table knows NaN codes and scales, which arithmetic would have to
-// treat apart.
+// with their gaps. V looks codes up in a table of their values, 256 or 16 of them, and multiplies by the scales: four instructions over
+// the whole piece for E4M3, seven for E2M1. A table knows NaN codes and scales, which arithmetic would have to treat apart; a block makes
+// those that its formats have.
 #pragma once
 
 #include "bits.h"
@@ -41,13 +41,14 @@ public:
     pipe.InitBuffer(pairs_, 2 * ELEMENTS);
     pipe.InitBuffer(factors_, ROWS * 32 * 4 + ROWS * 8 * 4);
     pipe.InitBuffer(spread_, ROWS * 8 * 32);
-    make_tables();
+    has_ = 0;
   }
 
   // `columns` columns of `rows` rows; of a scaled format from a multiple of 32 columns on, and of FP8_TILE32 of one row of tiles.
   // Behind it V sees them.
   __aicore__ inline void load(const AscendC::LocalTensor<float> &to, const Matrix &m, int64_t row, int64_t column, uint32_t rows, uint32_t columns) {
     using namespace AscendC;
+    make_tables(m.format);
     const int64_t bits = bits_of_element(m.format);
     LocalTensor<uint8_t> raw = raw_.AllocTensor<uint8_t>(), scales;
     copy_rows(raw, m.data + (row * m.stride + column) * bits / 8, m.stride * bits / 8, rows, static_cast<uint32_t>((columns * bits + 7) / 8),
@@ -71,6 +72,7 @@ public:
                            : cache.format == CACHE_FP8  ? FP8_ROW32
                            : cache.format == CACHE_FP4_ROW16 ? FP4_ROW16
                                                              : FP4_ROW32;
+    make_tables(format);
     const int64_t bits = bits_of_element(format), group = group_of(format);
     const int64_t value_bytes = cache.dim * bits / 8, scale_bytes = is_scaled(format) ? cache.dim / group : 0;
     LocalTensor<uint8_t> raw = raw_.AllocTensor<uint8_t>(), scales;
@@ -101,30 +103,47 @@ private:
     return format == F32 ? 32 : format == BF16 ? 16 : format == FP4_ROW16 || format == FP4_ROW32 ? 4 : 8;
   }
 
-  // By V where it can be; S sets what does not follow the rule.
-  __aicore__ inline void make_tables() {
+  // Those of a format that are not there yet. By V where it can be; S sets what does not follow the rule.
+  __aicore__ inline void make_tables(int32_t format) {
     using namespace AscendC;
+    if (!is_scaled(format)) return;
+    const bool is_few = bits_of_element(format) == 4;
+    const uint32_t of_codes = is_few ? 1u << E2M1 : 1u << E4M3, of_scales = format == FP4_ROW16 ? 1u << E4M3 : 1u << UE8M0;
+    const uint32_t wanted = (of_codes | of_scales) & ~has_;
+    if (wanted == 0) return;
+    has_ |= wanted;
     const LocalTensor<int32_t> elements = table<int32_t>(E4M3), scales = table<int32_t>(UE8M0), few = table<int32_t>(E2M1);
-    CreateVecIndex(elements, 0, 256);
-    CreateVecIndex(scales, 0, 256);
-    vector_barrier();
-    // Sign, exponent and fraction where F32 has them, with another bias.
-    ShiftLeft(elements, elements, 24, 256);
-    ShiftLeft(scales, scales, 23, 256);
-    vector_barrier();
-    ShiftRight(elements, elements, 4, 256);
-    vector_barrier();
-    and_bits(elements, elements, 0x87F00000u, 256);
-    vector_barrier();
-    Muls(elements.ReinterpretCast<float>(), elements.ReinterpretCast<float>(), power_of_two(120), 256);
+    if (wanted >> E4M3 & 1) {
+      // Sign, exponent and fraction where F32 has them, with another bias.
+      CreateVecIndex(elements, 0, 256);
+      vector_barrier();
+      ShiftLeft(elements, elements, 24, 256);
+      vector_barrier();
+      ShiftRight(elements, elements, 4, 256);
+      vector_barrier();
+      and_bits(elements, elements, 0x87F00000u, 256);
+      vector_barrier();
+      Muls(elements.ReinterpretCast<float>(), elements.ReinterpretCast<float>(), power_of_two(120), 256);
+    }
+    if (wanted >> UE8M0 & 1) {
+      CreateVecIndex(scales, 0, 256);
+      vector_barrier();
+      ShiftLeft(scales, scales, 23, 256);
+    }
     order<HardEvent::V_S>();
-    elements.SetValue(0x7F, static_cast<int32_t>(NAN_BITS));
-    elements.SetValue(0xFF, static_cast<int32_t>(NAN_BITS));
-    // 2^-127 is below the normal numbers.
-    scales.SetValue(0, 0x00400000);
-    scales.SetValue(255, static_cast<int32_t>(NAN_BITS));
-    const float magnitude[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
-    for (uint32_t i = 0; i < 16; ++i) few.SetValue(i, static_cast<int32_t>(bits_of(magnitude[i % 8]) | i / 8 << 31));
+    if (wanted >> E4M3 & 1) {
+      elements.SetValue(0x7F, static_cast<int32_t>(NAN_BITS));
+      elements.SetValue(0xFF, static_cast<int32_t>(NAN_BITS));
+    }
+    if (wanted >> UE8M0 & 1) {
+      // 2^-127 is below the normal numbers.
+      scales.SetValue(0, 0x00400000);
+      scales.SetValue(255, static_cast<int32_t>(NAN_BITS));
+    }
+    if (wanted >> E2M1 & 1) {
+      const float magnitude[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+      for (uint32_t i = 0; i < 16; ++i) few.SetValue(i, static_cast<int32_t>(bits_of(magnitude[i % 8]) | i / 8 << 31));
+    }
     order<HardEvent::S_V>();
   }
 
@@ -179,20 +198,26 @@ private:
     vector_barrier();
   }
 
-  // Two codes to a byte, the lower half first.
+  // Two codes to a byte, the lower half first: each times four, in a byte of its own.
   __aicore__ inline void look_up_pairs(const AscendC::LocalTensor<float> &to, const AscendC::LocalTensor<uint8_t> &codes, uint32_t n) {
     using namespace AscendC;
     const int32_t half = static_cast<int32_t>(n / 2);
-    const LocalTensor<uint16_t> pair = pairs_.GetWithOffset<uint16_t>(ELEMENTS / 2, 0), upper = pairs_.GetWithOffset<uint16_t>(ELEMENTS / 2, ELEMENTS);
-    Cast(pair, codes, RoundMode::CAST_NONE, n / 2);
+    const LocalTensor<uint16_t> pair = pairs_.GetWithOffset<uint16_t>(ELEMENTS / 2, 0), upper = pairs_.GetWithOffset<uint16_t>(ELEMENTS / 2, ELEMENTS),
+                                wide = codes_.GetWithOffset<uint16_t>(ELEMENTS / 2, 0);
+    const LocalTensor<uint32_t> places = codes_.Get<uint32_t>();
+    Cast(wide, codes, RoundMode::CAST_NONE, n / 2);
     vector_barrier();
-    ShiftLeft(upper, pair, static_cast<uint16_t>(4), half);
+    ShiftLeft(pair, wide, static_cast<uint16_t>(2), half);
+    ShiftLeft(upper, wide, static_cast<uint16_t>(6), half);
     vector_barrier();
     Or(pair, pair, upper, half);
     vector_barrier();
-    Ands(pair, pair, static_cast<uint16_t>(0x0F0F), half);
+    Ands(pair, pair, static_cast<uint16_t>(0x3C3C), half);
     vector_barrier();
-    look_up(to, pair.ReinterpretCast<uint8_t>(), table<float>(E2M1), n);
+    Cast(places, pair.ReinterpretCast<uint8_t>(), RoundMode::CAST_NONE, n);
+    vector_barrier();
+    Gather(to, table<float>(E2M1), places, 0, n);
+    vector_barrier();
   }
 
   // Times the scales, 32 bytes apart in a row: each of eight fills a block, and a group of columns is multiplied by one.
@@ -225,6 +250,7 @@ private:
 
   AscendC::TQue<AscendC::TPosition::VECIN, 2> raw_, scales_;
   AscendC::TBuf<AscendC::TPosition::VECCALC> tables_, codes_, pairs_, factors_, spread_;
+  uint32_t has_; // a bit for each table
 };
 
 // Where results go: `format` is F32 or BF16, the stride in elements.
