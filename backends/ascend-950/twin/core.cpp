@@ -273,7 +273,6 @@ namespace {
 
 // f(first word, end) for each piece of a span.
 template <class F> void for_pieces(const Span &span, const F &f) {
-  if (span.bytes == 0) return;
   for (uint32_t r = 0; r < span.repeats; ++r) {
     for (uint32_t b = 0; b < span.blocks; ++b) {
       const uint32_t begin = span.begin + r * span.repeat_stride + b * span.block_stride;
@@ -302,6 +301,7 @@ Range known_of(Pipe pipe, const Clock &known) { return {int32_t(packed(pipe, 0))
 } // namespace
 
 void Core::compare(const Instruction &instruction, const Span &span, const Clock &known) {
+  if (span.is_empty()) return;
   // Whose reads it may overwrite. What earlier blocks did is known to all.
   bool is_reader[3];
   for (int i = 0; i < 3; ++i) is_reader[i] = span.is_write && read_by_[i].may_have(span.begin / 4 * 4, span.end() + 3);
@@ -342,6 +342,7 @@ void Core::report(const Instruction &instruction, const Span &span, uint32_t fir
 }
 
 void Core::note(const Instruction &instruction, const Span &span) {
+  if (span.is_empty()) return;
   const Pipe pipe = instruction.pipe;
   if (span.is_write) {
     const uint32_t mine = packed(pipe == S ? STORES : pipe, instruction.number);
