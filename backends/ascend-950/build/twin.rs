@@ -7,14 +7,15 @@ use std::process::Command;
 use crate::images::{Compiler, relative};
 
 /// `twin/` stands where the vendor's headers would be. Contraction is off because a vector instruction rounds once;
-/// memory of a device has no type.
-const FLAGS: [&str; 9] = [
+/// memory of a device has no type; nobody replaces functions of an image.
+const FLAGS: [&str; 10] = [
     "-std=c++17",
     "-g0",
     "-fPIC",
     "-pthread",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
+    "-fno-semantic-interposition",
     "-fvisibility=default",
     "-Wall",
     "-Wno-unknown-pragmas",

@@ -273,7 +273,6 @@ namespace {
 
 // f(first word, end) for each piece of a span.
 template <class F> void for_pieces(const Span &span, const F &f) {
-  if (span.bytes == 0) return;
   for (uint32_t r = 0; r < span.repeats; ++r) {
     for (uint32_t b = 0; b < span.blocks; ++b) {
       const uint32_t begin = span.begin + r * span.repeat_stride + b * span.block_stride;
@@ -302,19 +301,23 @@ Range known_of(Pipe pipe, const Clock &known) { return {int32_t(packed(pipe, 0))
 } // namespace
 
 void Core::compare(const Instruction &instruction, const Span &span, const Clock &known) {
+  if (span.is_empty()) return;
+  // Whose reads it may overwrite. What earlier blocks did is known to all.
+  bool is_reader[3];
+  for (int i = 0; i < 3; ++i) is_reader[i] = span.is_write && read_by_[i].may_have(span.begin / 4 * 4, span.end() + 3);
   const auto is_quickly_known = [&](const BlockPieces &pieces) {
     // All of what lies here was mostly written by one pipe.
     if (!written_.is_within(pieces, known_of(Pipe(written_.at(pieces.first * Shadow::WORDS) >> 28), known))) return false;
-    for (int i = 0; i < 3 && span.is_write; ++i) {
-      if (!read_by_[i].is_within(pieces, {0, int32_t(known.at[READERS[i]])})) return false;
+    for (int i = 0; i < 3; ++i) {
+      if (is_reader[i] && !read_by_[i].is_within(pieces, {0, int32_t(known.at[READERS[i]])})) return false;
     }
     return true;
   };
   if (all_pieces(span, is_quickly_known)) return;
   for_pieces(span, [&](uint32_t first, uint32_t end) {
     bool is_ordered = written_.all(first, end, [&](uint32_t write) { return is_known(write, known); });
-    for (int i = 0; i < 3 && span.is_write; ++i) {
-      is_ordered = is_ordered && read_by_[i].all(first, end, [&](uint32_t read) { return read <= known.at[READERS[i]]; });
+    for (int i = 0; i < 3; ++i) {
+      is_ordered = is_ordered && (!is_reader[i] || read_by_[i].all(first, end, [&](uint32_t read) { return read <= known.at[READERS[i]]; }));
     }
     if (!is_ordered) report(instruction, span, first, end, known);
   });
@@ -339,6 +342,7 @@ void Core::report(const Instruction &instruction, const Span &span, uint32_t fir
 }
 
 void Core::note(const Instruction &instruction, const Span &span) {
+  if (span.is_empty()) return;
   const Pipe pipe = instruction.pipe;
   if (span.is_write) {
     const uint32_t mine = packed(pipe == S ? STORES : pipe, instruction.number);
@@ -601,6 +605,7 @@ void Core::begin_block(uint32_t block) {
     before_.at[i] = i == S || i == STORES ? time_ : streams_[i].issued;
     names_[i].clear();
   }
+  for (Shadow &reads : read_by_) reads.begin();
   scalar_ = before_;
   atomic = 0;
   infinities_stay = false;

@@ -35,7 +35,7 @@ struct Span {
   Span() {}
   Span(uint32_t first, uint32_t size, bool writes) : begin(first), bytes(size), is_write(writes), blocks(1), block_stride(0), repeats(1), repeat_stride(0) {}
   uint32_t begin, bytes;
-  bool is_write, is_whole = false; // whole: nothing of what was there is left
+  bool is_write, is_whole = false; // whole: all of it is written
   uint32_t blocks, block_stride, repeats, repeat_stride;
 
   // The same words with as few pieces as can be.
@@ -43,10 +43,11 @@ struct Span {
     if (blocks > 1 && block_stride == bytes) bytes *= blocks, blocks = 1;
     if (blocks == 1 && repeats > 1 && repeat_stride == bytes) bytes *= repeats, repeats = 1;
   }
+  bool is_empty() const { return bytes == 0 || blocks == 0 || repeats == 0; }
   bool is_one_piece() const { return blocks == 1 && repeats == 1; }
   // Behind the last byte.
   uint32_t end() const {
-    if (bytes == 0 || blocks == 0 || repeats == 0) return begin;
+    if (is_empty()) return begin;
     return begin + (repeats - 1) * repeat_stride + (blocks - 1) * block_stride + bytes;
   }
 };
@@ -81,7 +82,6 @@ public:
   Instruction *front() const { return line_[first_ % ROOM]; }
   void pop() { ++first_; }
   void push(Instruction *instruction) { line_[end_++ % ROOM] = instruction; }
-  void clear() { first_ = end_ = 0; }
 
 private:
   static constexpr uint32_t ROOM = 2 * MOST_PENDING;

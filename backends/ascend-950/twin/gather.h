@@ -61,14 +61,11 @@ void Gather(const LocalTensor<T> &dst, const LocalTensor<T> &src, const LocalTen
   const bool is_apart = dst.twin_begin() + count * sizeof(T) <= offset.twin_begin() || offset.twin_begin() + count * 4 <= dst.twin_begin() ||
                         (sizeof(T) == 4 && dst.twin_begin() == offset.twin_begin());
   di_twin::Core::now().issue(instruction, [=] {
-    // Places are checked all at once, which is nearly always enough.
-    uint32_t largest = 0, bits = base;
-    for (uint32_t i = 0; i < count; ++i) {
-      largest = largest < at[i] ? at[i] : largest;
-      bits |= at[i];
-    }
-    const uint64_t last = uint64_t(largest) + base;
-    if (is_apart && bits % sizeof(T) == 0 && last + sizeof(T) <= bytes && (sizeof(T) > 2 || last / sizeof(T) <= 0xFFFF)) {
+    // Places are checked all at once, which is nearly always enough: none is beyond that of all bits of all.
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < count; ++i) bits |= at[i];
+    const uint64_t last = uint64_t(bits) + base;
+    if (is_apart && (bits | base) % sizeof(T) == 0 && last + sizeof(T) <= bytes && (sizeof(T) > 2 || last / sizeof(T) <= 0xFFFF)) {
       for (uint32_t i = 0; i < count; ++i) std::memcpy(to + i, from + base + at[i], sizeof(T));
       return;
     }

@@ -40,6 +40,7 @@ void Region::begin_launch(uint64_t begin, uint64_t end) {
   is_written_ = false;
   reads_.clear();
   states_.clear();
+  room_.release();
 }
 
 void Region::touch(const GlobalSpan &span, const Access &access, const Clock &known) {

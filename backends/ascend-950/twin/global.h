@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <vector>
 
 #include "machine.h"
@@ -59,7 +60,7 @@ private:
     GlobalSpan span;
     Access access;
   };
-  using States = std::map<uint64_t, GlobalState>;
+  using States = std::pmr::map<uint64_t, GlobalState>;
 
   void make_up();
   void touch_piece(uint64_t begin, const GlobalSpan &span, const Access &access, const Clock &known);
@@ -69,7 +70,9 @@ private:
   uint64_t begin_ = 0, end_ = 0;
   bool is_written_ = false;
   std::vector<Read> reads_;
-  States states_;
+  // States are never taken away one by one.
+  std::pmr::monotonic_buffer_resource room_;
+  States states_{&room_};
 };
 
 // The allocations that a launch has touched.

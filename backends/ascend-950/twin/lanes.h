@@ -225,19 +225,22 @@ void zip(const char *name, const LocalTensor<T> &dst, const LocalTensor<U> &src0
   const U *x = src0.twin_data();
   const W *y = src1.twin_data();
   Core::now().issue(instruction, [=] {
+    const bool is_dense = d.block_step == per_block && a.block_step == per_block && b.block_step == per_block;
     for (uint32_t r = 0; r < repeats; ++r) {
       // Blocks at once where they are neighbours, and else one by one: two blocks are the same or do not overlap.
-      const bool is_run = d.block_step == per_block && a.block_step == per_block && b.block_step == per_block &&
-                          are_apart(to + d.block(r, 0), x + a.block(r, 0), mask.prefix) && are_apart(to + d.block(r, 0), y + b.block(r, 0), mask.prefix);
-      const uint32_t run = is_run ? per_repeat : per_block;
-      for (uint32_t begin = 0; begin < mask.prefix; begin += run) {
-        const uint32_t block = begin / per_block, left = mask.prefix - begin;
-        T *out = to + d.block(r, block);
-        const U *one = x + a.block(r, block);
-        const W *other = y + b.block(r, block);
-        if (left >= per_block && run == per_block) zip_run<is_update>(out, one, other, per_block, f);
-        else zip_run<is_update>(out, one, other, left < run ? left : run, f);
+      T *out = to + d.block(r, 0);
+      const U *one = x + a.block(r, 0);
+      const W *other = y + b.block(r, 0);
+      uint32_t left = mask.prefix;
+      if (is_dense && are_apart(out, one, left) && are_apart(out, other, left)) {
+        if (left == per_repeat) zip_run<is_update>(out, one, other, per_repeat, f);
+        else zip_run<is_update>(out, one, other, left, f);
+        left = 0;
       }
+      for (; left >= per_block; left -= per_block, out += d.block_step, one += a.block_step, other += b.block_step) {
+        zip_run<is_update>(out, one, other, per_block, f);
+      }
+      zip_run<is_update>(out, one, other, left, f);
       if (mask.prefix > 0) continue;
       for (uint32_t i = 0; i < per_repeat; ++i) {
         if (!mask.has(i)) continue;

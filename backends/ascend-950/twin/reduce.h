@@ -136,6 +136,11 @@ void reduce_extreme(const char *name, const LocalTensor<T> &dst, const LocalTens
   });
 }
 
+struct SumRepeat {
+  // What is not in is +0.
+  template <class T> void operator()(T *to, const T *value, const bool *) const { to[0] = whole_tree_sum<per_repeat<T>()>(value); }
+};
+
 // One result per repeat.
 template <class T, class M, class F>
 void reduce_repeats(const char *name, const LocalTensor<T> &dst, const LocalTensor<T> &src, M masked, int32_t repeats, int32_t dst_stride,
@@ -158,6 +163,13 @@ void reduce_repeats(const char *name, const LocalTensor<T> &dst, const LocalTens
   const T *from = src.twin_data();
   const uint32_t count = uint32_t(repeats);
   Core::now().issue(instruction, [=] {
+    // Whole repeats where they lie.
+    if constexpr (std::is_same_v<F, SumRepeat>) {
+      if (mask.prefix == lanes && steps.block_step == steps.per_block) {
+        for (uint32_t r = 0; r < count; ++r) to[r * step] = whole_tree_sum<lanes>(from + steps.block(r, 0));
+        return;
+      }
+    }
     for (uint32_t r = 0; r < count; ++r) {
       T value[lanes];
       bool is_in[lanes];
@@ -178,11 +190,6 @@ void reduce_repeats(const char *name, const LocalTensor<T> &dst, const LocalTens
     }
   });
 }
-
-struct SumRepeat {
-  // What is not in is +0.
-  template <class T> void operator()(T *to, const T *value, const bool *) const { to[0] = whole_tree_sum<per_repeat<T>()>(value); }
-};
 
 template <bool is_max> struct ExtremeRepeat {
   ReduceOrder order;

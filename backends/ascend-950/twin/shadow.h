@@ -30,6 +30,10 @@ public:
 
   void clear() { std::fill(std::begin(blocks_), std::end(blocks_), 0); }
 
+  // From here on it is told where anything is raised.
+  void begin() { first_ = UB_BYTES, end_ = 0; }
+  bool may_have(uint32_t begin_byte, uint32_t end_byte) const { return begin_byte < end_ && first_ < end_byte; }
+
   uint32_t at(uint32_t word) const { return uint32_t(blocks_[word / WORDS] == SPLIT ? words_[word] : blocks_[word / WORDS]); }
 
   // Whether all blocks are one number each, and in a range: quickly. `false` says nothing of the words.
@@ -67,6 +71,7 @@ public:
 
   // To at least this number.
   void raise(const BlockPieces &pieces, uint32_t number) {
+    widen(pieces.first * BLOCK_BYTES, (pieces.first + (pieces.count - 1) * pieces.step + pieces.blocks) * BLOCK_BYTES);
     if (is_within(pieces, {0, int32_t(number)})) return set(pieces, number);
     for (uint32_t i = 0; i < pieces.count; ++i) {
       const uint32_t first = (pieces.first + i * pieces.step) * WORDS;
@@ -75,6 +80,7 @@ public:
   }
   void raise(uint32_t first, uint32_t end, uint32_t to) {
     const int32_t number = int32_t(to);
+    widen(first * 4, end * 4);
     by_blocks(first, end, [&](uint32_t block, uint32_t begin, uint32_t stop) {
       int32_t *words = words_ + begin;
       if (blocks_[block] != SPLIT && blocks_[block] >= number) return;
@@ -116,7 +122,13 @@ private:
     const uint32_t n = usual > 0 ? usual : count;
     const int32_t low = range.low, high = range.high;
     int32_t signs = 0;
-    for (uint32_t i = 0; i < n; ++i) signs |= (blocks[i] - low) | (high - blocks[i]);
+    if (low == 0) {
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i < n; ++i) signs |= high - blocks[i];
+    } else {
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i < n; ++i) signs |= (blocks[i] - low) | (high - blocks[i]);
+    }
     return signs >= 0;
   }
 
@@ -135,12 +147,18 @@ private:
     }
   }
 
+  void widen(uint32_t begin_byte, uint32_t end_byte) {
+    first_ = std::min(first_, begin_byte);
+    end_ = std::max(end_, end_byte);
+  }
+
   void split(uint32_t block) {
     if (blocks_[block] == SPLIT) return;
     std::fill_n(words_ + block * WORDS, WORDS, blocks_[block]);
     blocks_[block] = SPLIT;
   }
 
+  uint32_t first_ = UB_BYTES, end_ = 0; // bytes around all that was raised
   int32_t blocks_[UB_BYTES / BLOCK_BYTES] = {}, words_[UB_BYTES / 4] = {};
 };
 

@@ -150,10 +150,14 @@ template <class T> void Neg(const LocalTensor<T> &dst, const LocalTensor<T> &src
 // By bits; to the right a signed number keeps its sign. Beyond the width nothing, or the sign, is left.
 namespace twin_detail {
 template <class T> auto to_left(uint64_t by) {
-  return [by](T a) { return by >= 8 * sizeof(T) ? T(0) : T(std::make_unsigned_t<T>(a) << by); };
+  const bool is_beyond = by >= 8 * sizeof(T);
+  const int bits = is_beyond ? 0 : int(by);
+  return [is_beyond, bits](T a) { return is_beyond ? T(0) : T(std::make_unsigned_t<T>(a) << bits); };
 }
 template <class T> auto to_right(uint64_t by) {
-  return [by](T a) { return by >= 8 * sizeof(T) ? T(a < 0 ? -1 : 0) : T(a >> by); };
+  const bool is_beyond = by >= 8 * sizeof(T);
+  const int bits = is_beyond ? 0 : int(by);
+  return [is_beyond, bits](T a) { return is_beyond ? T(a < 0 ? -1 : 0) : T(a >> bits); };
 }
 } // namespace twin_detail
 

@@ -22,6 +22,8 @@ inline void check_shadow() {
   Random random(1);
   bool is_right = true;
   uint32_t quick = 0;
+  shadow->begin();
+  is_right = is_right && !shadow->may_have(0, di_twin::UB_BYTES);
   for (uint32_t turn = 1; turn <= 200000 && is_right; ++turn) {
     const uint32_t grain = random.below(2) ? 1 : Shadow::WORDS;
     const uint32_t first = random.below(AREA) / grain * grain, end = first + (1 + random.below(AREA)) / grain * grain + (grain == 1);
@@ -42,7 +44,11 @@ inline void check_shadow() {
     case 1:
       if (grain > 1) shadow->raise(pieces, number);
       else shadow->raise(first, end, number);
-      each([&](uint32_t &word) { word = std::max(word, number); });
+      each([&](uint32_t &word) {
+        word = std::max(word, number);
+        const uint32_t at = uint32_t(&word - plain.data()) * 4;
+        is_right = is_right && shadow->may_have(at, at + 4);
+      });
       break;
     case 2: {
       const uint32_t low = random.below(2) ? 0 : number;
