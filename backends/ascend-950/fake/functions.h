@@ -45,6 +45,8 @@ inline constexpr Fallible FUNCTIONS[] = {
     {"aclnnMatmul", true},
     {"aclnnQuantMatmulV5GetWorkspaceSize", true},
     {"aclnnQuantMatmulV5", true},
+    {"aclnnGroupedMatmulV5GetWorkspaceSize", true},
+    {"aclnnGroupedMatmulV5", true},
     {"HcclCommInitRootInfoConfig", true},
     {"HcclAllReduce", true},
     {"HcclBroadcast", true},
@@ -66,10 +68,12 @@ inline const Fallible *function_named(const std::string &name) {
 // Functions of the vendor's ops, each of which an installation can lack.
 inline constexpr const char *OP_FUNCTIONS[] = {
     "aclCreateTensor", "aclDestroyTensor", "aclnnMatmulGetWorkspaceSize", "aclnnMatmul", "aclnnQuantMatmulV5GetWorkspaceSize",
-    "aclnnQuantMatmulV5",
+    "aclnnQuantMatmulV5", "aclCreateTensorList", "aclDestroyTensorList", "aclnnGroupedMatmulV5GetWorkspaceSize", "aclnnGroupedMatmulV5",
 };
 
 // Vendor ops: those functions that are a second phase.
-inline bool is_op(const std::string &name) { return name == "aclnnMatmul" || name == "aclnnQuantMatmulV5"; }
+inline bool is_op(const std::string &name) {
+  return name == "aclnnMatmul" || name == "aclnnQuantMatmulV5" || name == "aclnnGroupedMatmulV5";
+}
 
 }  // namespace fake

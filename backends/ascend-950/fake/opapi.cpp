@@ -1,7 +1,8 @@
 // Fake vendor ops (libopapi.so), as part of the fake runtime: they compute in plain code, and check how they are called.
 //
-// What is checked: types and extents; that an executor runs once; that the workspace is as large as was asked for and part of a live
-// allocation; and, when the stream comes to the call, that its tensors, the workspace and the memory that they name are still there.
+// What is checked: types, extents and lists; that an executor runs once; that the workspace is as large as was asked for and part of a
+// live allocation; and, when the stream comes to the call, that its tensors, the workspace and the memory that they name are still
+// there, and that the ends of groups ascend to no more than the rows.
 // The workspace is overwritten, so that a second use of it at the same time shows. By default no op is there (settings.h).
 
 #include "../include/di_aclnn.h"
@@ -20,11 +21,17 @@ struct aclTensor {
   bool has_dims(std::vector<int64_t> wanted) const { return dims == wanted; }
 };
 
+// Never given back to the C library either.
+struct aclTensorList {
+  std::vector<const aclTensor *> tensors;
+};
+
 struct aclOpExecutor {
   const char *op;
   std::vector<const aclTensor *> tensors;
   uint64_t workspace;
-  std::function<void()> compute;
+  // Ends with a sentence if what the device's memory holds is wrong.
+  std::function<std::string()> compute;
   std::atomic<bool> was_run{false};
 };
 
@@ -58,6 +65,7 @@ float element(const aclTensor &t, int64_t row, int64_t column) {
     case ACL_BF16: return of_bits(uint32_t(reinterpret_cast<const uint16_t *>(t.data)[at]) << 16);
     case ACL_FLOAT8_E4M3FN: return e4m3(uint8_t(t.data[at]));
     case ACL_FLOAT4_E2M1: return e2m1(uint8_t(t.data[at / 2]) >> at % 2 * 4 & 15);
+    case ACL_INT64:
     case ACL_FLOAT8_E8M0: break;
   }
   return NAN;
@@ -87,8 +95,18 @@ bool is_in_memory(const aclTensor &t) {
     if (t.dims[i] == 0) return true;
     last += (t.dims[i] - 1) * t.strides[i];
   }
-  const int bits = t.type == ACL_FLOAT ? 32 : t.type == ACL_BF16 ? 16 : t.type == ACL_FLOAT4_E2M1 ? 4 : 8;
+  const int bits = t.type == ACL_INT64 ? 64 : t.type == ACL_FLOAT ? 32 : t.type == ACL_BF16 ? 16 : t.type == ACL_FLOAT4_E2M1 ? 4 : 8;
   return fake::memory().holds(t.data, uint64_t((last + 1) * bits + 7) / 8, true);
+}
+
+// Some rows of a product.
+void multiply(const aclTensor &x, const aclTensor &weight, const aclTensor &out, int64_t begin, int64_t end) {
+  for (int64_t m = begin; m < end; ++m)
+    for (int64_t n = 0; n < weight.dims[1]; ++n) {
+      float sum = 0;
+      for (int64_t k = 0; k < x.dims[1]; ++k) sum += element(x, m, k) * element(weight, k, n);
+      store(out, m, n, sum);
+    }
 }
 
 aclnnStatus invalid(const char *op, const std::string &text) { return fail(ACLNN_ERR_PARAM_INVALID, std::string(op) + ": " + text); }
@@ -131,13 +149,13 @@ aclnnStatus run(const char *op, void *workspace, uint64_t bytes, aclOpExecutor *
              }
              if (executor->workspace && !fake::memory().holds(workspace, executor->workspace, true))
                text = "the workspace was freed before the stream came to the call";
-             if (!text.empty()) {
-               text = std::string(op) + ": " + text;
-               return int(ACL_ERROR_RT_AICORE_EXCEPTION);
+             if (text.empty()) {
+               std::memset(workspace, 0xA5, executor->workspace);
+               text = executor->compute();
              }
-             std::memset(workspace, 0xA5, executor->workspace);
-             executor->compute();
-             return 0;
+             if (text.empty()) return 0;
+             text = std::string(op) + ": " + text;
+             return int(ACL_ERROR_RT_AICORE_EXCEPTION);
            },
            {}});
   return ACLNN_SUCCESS;
@@ -170,6 +188,17 @@ aclnnStatus aclDestroyTensor(const aclTensor *tensor) {
   return ACLNN_SUCCESS;
 }
 
+aclTensorList *aclCreateTensorList(const aclTensor *const *value, uint64_t size) {
+  if (size == 0) return nullptr;
+  return new aclTensorList{{value, value + size}};
+}
+
+aclnnStatus aclDestroyTensorList(const aclTensorList *list) {
+  for (const aclTensor *tensor : list->tensors)
+    if (const aclnnStatus code = aclDestroyTensor(tensor)) return code;
+  return ACLNN_SUCCESS;
+}
+
 aclnnStatus aclnnMatmulGetWorkspaceSize(const aclTensor *self, const aclTensor *mat2, aclTensor *out, int8_t math, uint64_t *workspace,
                                         aclOpExecutor **executor) {
   const char *op = "aclnnMatmul";
@@ -179,12 +208,8 @@ aclnnStatus aclnnMatmulGetWorkspaceSize(const aclTensor *self, const aclTensor *
   if (self->dims.size() != 2 || mat2->dims.size() != 2 || self->dims[1] != mat2->dims[0] || !out->has_dims({self->dims[0], mat2->dims[1]}))
     return invalid(op, "extents that do not fit");
   auto compute = [=] {
-    for (int64_t m = 0; m < self->dims[0]; ++m)
-      for (int64_t n = 0; n < mat2->dims[1]; ++n) {
-        float sum = 0;
-        for (int64_t k = 0; k < self->dims[1]; ++k) sum += element(*self, m, k) * element(*mat2, k, n);
-        store(*out, m, n, sum);
-      }
+    multiply(*self, *mat2, *out, 0, self->dims[0]);
+    return std::string();
   };
   return plan(new aclOpExecutor{op, {self, mat2, out}, 512 + uint64_t(self->dims[0]) * 4, compute}, workspace, executor);
 }
@@ -222,12 +247,61 @@ aclnnStatus aclnnQuantMatmulV5GetWorkspaceSize(const aclTensor *x1, const aclTen
         }
         store(*out, m, n, sum);
       }
+    return std::string();
   };
   return plan(new aclOpExecutor{op, {x1, x2, x1_scale, x2_scale, out}, 4096, compute}, workspace, executor);
 }
 
 aclnnStatus aclnnQuantMatmulV5(void *workspace, uint64_t bytes, aclOpExecutor *executor, aclrtStream stream) {
   return run("aclnnQuantMatmulV5", workspace, bytes, executor, stream);
+}
+
+aclnnStatus aclnnGroupedMatmulV5GetWorkspaceSize(const aclTensorList *x, const aclTensorList *weight, const aclTensorList *bias,
+                                                 const aclTensorList *scale, const aclTensorList *offset,
+                                                 const aclTensorList *antiquant_scale, const aclTensorList *antiquant_offset,
+                                                 const aclTensorList *per_token_scale, const aclTensor *group_list,
+                                                 const aclTensorList *activation_input, const aclTensorList *activation_scale,
+                                                 const aclTensorList *activation_offset, int64_t split_item, int64_t group_type,
+                                                 int64_t group_list_type, int64_t activation, aclIntArray *tuning, aclTensorList *out,
+                                                 aclTensorList *feature_out, aclTensorList *scale_out, uint64_t *workspace,
+                                                 aclOpExecutor **executor) {
+  const char *op = "aclnnGroupedMatmulV5";
+  if (!x || !weight || !out) return fail(ACLNN_ERR_PARAM_NULLPTR, std::string(op) + ": a list is missing");
+  // The mode of one x, a matrix for each group of its rows, and one out; others are not needed. With groups of rows their list must
+  // be given.
+  if (bias || scale || offset || antiquant_scale || antiquant_offset || per_token_scale || activation_input || activation_scale ||
+      activation_offset || tuning || feature_out || scale_out || (split_item != 2 && split_item != 3) || group_type != 0 ||
+      group_list_type != 0 || activation != 0 || !group_list)
+    return invalid(op, "arguments of another mode");
+  const size_t groups = weight->tensors.size();
+  if (x->tensors.size() != 1 || out->tensors.size() != 1 || groups > 128) return invalid(op, "lists of a length that it does not take");
+  const aclTensor *rows = x->tensors[0], *result = out->tensors[0];
+  std::vector<const aclTensor *> tensors = {rows, result, group_list};
+  tensors.insert(tensors.end(), weight->tensors.begin(), weight->tensors.end());
+  if ((rows->type != ACL_FLOAT && rows->type != ACL_BF16) || result->type != rows->type || group_list->type != ACL_INT64)
+    return invalid(op, "types that it does not take");
+  if (rows->dims.size() != 2 || result->dims.size() != 2 || result->dims[0] != rows->dims[0] || !group_list->has_dims({int64_t(groups)}))
+    return invalid(op, "extents that do not fit");
+  for (const aclTensor *one : weight->tensors) {
+    if (one->type != rows->type) return invalid(op, "types that it does not take");
+    if (!one->has_dims({rows->dims[1], result->dims[1]})) return invalid(op, "extents that do not fit");
+    if (one->strides != weight->tensors[0]->strides) return invalid(op, "matrices of which some are transposed");
+  }
+  const auto matrices = weight->tensors;
+  auto compute = [=]() -> std::string {
+    const auto *ends = reinterpret_cast<const int64_t *>(group_list->data);
+    int64_t begin = 0;
+    for (size_t g = 0; g < groups; begin = ends[g++])
+      if (ends[g] < begin || ends[g] > rows->dims[0]) return "ends of groups that descend or lie beyond the rows";
+    begin = 0;
+    for (size_t g = 0; g < groups; begin = ends[g++]) multiply(*rows, *matrices[g], *result, begin, ends[g]);
+    return "";
+  };
+  return plan(new aclOpExecutor{op, tensors, 1024 + uint64_t(groups) * 8, compute}, workspace, executor);
+}
+
+aclnnStatus aclnnGroupedMatmulV5(void *workspace, uint64_t bytes, aclOpExecutor *executor, aclrtStream stream) {
+  return run("aclnnGroupedMatmulV5", workspace, bytes, executor, stream);
 }
 
 }  // extern "C"

@@ -17,6 +17,8 @@ extern "C" {
 
 typedef int32_t aclnnStatus;
 typedef struct aclTensor aclTensor;
+typedef struct aclTensorList aclTensorList;
+typedef struct aclIntArray aclIntArray;
 typedef struct aclOpExecutor aclOpExecutor;
 
 static const aclnnStatus ACLNN_SUCCESS = 0;
@@ -27,6 +29,7 @@ static const aclnnStatus ACLNN_ERR_INNER = 561000;
 
 typedef enum aclDataType {
   ACL_FLOAT = 0,
+  ACL_INT64 = 9,
   ACL_BF16 = 27,
   ACL_FLOAT8_E4M3FN = 36,
   ACL_FLOAT8_E8M0 = 37,
@@ -38,6 +41,9 @@ typedef enum aclFormat { ACL_FORMAT_ND = 2 } aclFormat;
 aclTensor *aclCreateTensor(const int64_t *viewDims, uint64_t viewDimsNum, aclDataType dataType, const int64_t *stride, int64_t offset,
                            aclFormat format, const int64_t *storageDims, uint64_t storageDimsNum, void *tensorData);
 aclnnStatus aclDestroyTensor(const aclTensor *tensor);
+/* Tensors belong to the list that they were put into, and are destroyed with it. */
+aclTensorList *aclCreateTensorList(const aclTensor *const *value, uint64_t size);
+aclnnStatus aclDestroyTensorList(const aclTensorList *array);
 
 /* out = self x mat2. cubeMathType 0: products in the tensors' own type. */
 aclnnStatus aclnnMatmulGetWorkspaceSize(const aclTensor *self, const aclTensor *mat2, aclTensor *out, int8_t cubeMathType,
@@ -51,6 +57,18 @@ aclnnStatus aclnnQuantMatmulV5GetWorkspaceSize(const aclTensor *x1, const aclTen
                                                bool transposeX1, bool transposeX2, int64_t groupSize, aclTensor *out,
                                                uint64_t *workspaceSize, aclOpExecutor **executor);
 aclnnStatus aclnnQuantMatmulV5(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);
+
+/* Rows of x, each with the weights of its group. As used here: one x and one out (splitItem 3), rows in groups (groupType 0), a matrix
+ * of weights for each group, the ends of the groups' rows as I64 of the device (groupListType 0), no activation (actType 0). */
+aclnnStatus aclnnGroupedMatmulV5GetWorkspaceSize(
+    const aclTensorList *x, const aclTensorList *weight, const aclTensorList *biasOptional, const aclTensorList *scaleOptional,
+    const aclTensorList *offsetOptional, const aclTensorList *antiquantScaleOptional, const aclTensorList *antiquantOffsetOptional,
+    const aclTensorList *perTokenScaleOptional, const aclTensor *groupListOptional, const aclTensorList *activationInputOptional,
+    const aclTensorList *activationQuantScaleOptional, const aclTensorList *activationQuantOffsetOptional, int64_t splitItem,
+    int64_t groupType, int64_t groupListType, int64_t actType, aclIntArray *tuningConfigOptional, aclTensorList *out,
+    aclTensorList *activationFeatureOutOptional, aclTensorList *dynQuantScaleOutOptional, uint64_t *workspaceSize,
+    aclOpExecutor **executor);
+aclnnStatus aclnnGroupedMatmulV5(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,13 @@
 //! The vendor's own ops (aclnn), where an installation has them: found by name, called in two phases.
 //!
 //! - `vendor/sys`: what bindgen makes of `include/di_aclnn.h`; `vendor/call`: tensors and the two phases;
-//!   `vendor/linear`: `linear` by matrix products of the vendor.
+//!   `vendor/linear`: `linear` by matrix products of the vendor; `vendor/grouped_linear`: `grouped_linear` by grouped ones.
 //!
 //! They promise neither that a row depends on that row alone nor that bits repeat, and they are not recorded into graphs: a call
 //! that requires either gets a kernel of this backend.
 
 pub(crate) mod call;
+mod grouped_linear;
 mod linear;
 /// What bindgen makes of `include/di_aclnn.h`; a test keeps it fresh.
 #[rustfmt::skip]
@@ -33,22 +34,35 @@ pub(crate) enum VendorOp {
     Matmul,
     /// `linear` of FP8 rows with FP8 or FP4 weights.
     QuantMatmul,
+    /// `grouped_linear` of BF16 or of F32.
+    GroupedMatmul,
 }
 
 impl VendorOp {
-    pub(crate) const ALL: [VendorOp; 2] = [VendorOp::Matmul, VendorOp::QuantMatmul];
+    pub(crate) const ALL: [VendorOp; 3] = [VendorOp::Matmul, VendorOp::QuantMatmul, VendorOp::GroupedMatmul];
 
-    /// Names of its two functions. One without the other is of no use.
-    const fn phases(self) -> [&'static CStr; 2] {
+    /// Names of its two phases, and before them of what else it needs. One without the others is of no use.
+    const fn functions(self) -> &'static [&'static CStr] {
         match self {
-            VendorOp::Matmul => [c"aclnnMatmulGetWorkspaceSize", c"aclnnMatmul"],
-            VendorOp::QuantMatmul => [c"aclnnQuantMatmulV5GetWorkspaceSize", c"aclnnQuantMatmulV5"],
+            VendorOp::Matmul => &[c"aclnnMatmulGetWorkspaceSize", c"aclnnMatmul"],
+            VendorOp::QuantMatmul => &[c"aclnnQuantMatmulV5GetWorkspaceSize", c"aclnnQuantMatmulV5"],
+            VendorOp::GroupedMatmul => &[
+                c"aclCreateTensorList",
+                c"aclDestroyTensorList",
+                c"aclnnGroupedMatmulV5GetWorkspaceSize",
+                c"aclnnGroupedMatmulV5",
+            ],
         }
     }
 }
 
 /// What every op needs.
 const TENSORS: [&CStr; 2] = [c"aclCreateTensor", c"aclDestroyTensor"];
+
+/// All functions.
+fn names() -> impl Iterator<Item = &'static CStr> {
+    TENSORS.into_iter().chain(VendorOp::ALL.into_iter().flat_map(VendorOp::functions).copied())
+}
 
 /// The library of the vendor's ops.
 pub(crate) struct Vendor {
@@ -73,8 +87,7 @@ impl Vendor {
     }
 
     fn of(library: Library, has: impl Fn(&Library, &CStr) -> bool) -> Option<Self> {
-        let all = || TENSORS.into_iter().chain(VendorOp::ALL.into_iter().flat_map(VendorOp::phases));
-        let wanted: Vec<bool> = all().map(|name| has(&library, name)).collect();
+        let wanted: Vec<bool> = names().map(|name| has(&library, name)).collect();
         // SAFETY: the types are those of `di_aclnn.h`, which says what the vendor's functions take.
         let api = unsafe { sys::OpApi::from_library(library) }.ok()?;
         let there = [
@@ -84,15 +97,19 @@ impl Vendor {
             api.aclnnMatmul.is_ok(),
             api.aclnnQuantMatmulV5GetWorkspaceSize.is_ok(),
             api.aclnnQuantMatmulV5.is_ok(),
+            api.aclCreateTensorList.is_ok(),
+            api.aclDestroyTensorList.is_ok(),
+            api.aclnnGroupedMatmulV5GetWorkspaceSize.is_ok(),
+            api.aclnnGroupedMatmulV5.is_ok(),
         ];
         let has_it = wanted.into_iter().zip(there).map(|(wanted, there)| wanted && there);
-        let lacks = all().zip(has_it).filter(|(_, has_it)| !has_it).map(|(name, _)| name).collect();
+        let lacks = names().zip(has_it).filter(|(_, has_it)| !has_it).map(|(name, _)| name).collect();
         Some(Self { api, lacks })
     }
 
     /// The first function that an op needs and the library lacks.
     pub(crate) fn lacks(&self, op: VendorOp) -> Option<&'static str> {
-        let needed = TENSORS.into_iter().chain(op.phases());
+        let needed = TENSORS.into_iter().chain(op.functions().iter().copied());
         needed.into_iter().find(|name| self.lacks.contains(name)).map(text)
     }
 
@@ -115,8 +132,7 @@ fn text(name: &'static CStr) -> &'static str {
 /// lacks nothing where no op was asked for.
 pub(crate) fn missing() -> Vec<&'static str> {
     let Some(vendor) = Vendor::get() else { return vec![text(LIBRARY)] };
-    let all = TENSORS.len() + 2 * VendorOp::ALL.len();
-    if is_twin() && vendor.lacks.len() == all {
+    if is_twin() && vendor.lacks.len() == names().count() {
         return Vec::new();
     }
     vendor.lacks.iter().copied().map(text).collect()

@@ -1,10 +1,10 @@
-//! `linear` by the vendor's ops, of which functions are missing or fail.
+//! `linear` and `grouped_linear` by the vendor's ops, of which functions are missing or fail.
 
 use std::rc::Rc;
 
-use deepinfer_ops::args::Linear;
+use deepinfer_ops::args::{GroupedLinear, Linear};
 use deepinfer_ops::traits::*;
-use deepinfer_ops::{Device, Format, Tensor};
+use deepinfer_ops::{Device, Format, OpError, Tensor};
 use deepinfer_runtime::OpenDevice;
 use deepinfer_tests::Tensors;
 
@@ -13,38 +13,54 @@ use crate::{child_with, prints};
 /// A product of each of the vendor's ops, several times, each with what became of it.
 pub(crate) fn act(device: &Rc<OpenDevice>) {
     let t = Tensors(device.clone());
-    let plain = [
-        t.f32(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
-        t.f32(&[2, 3], &[1.0, 0.0, 2.0, 0.0, -1.0, 1.0]),
-        t.poisoned(Format::F32, &[2, 2]),
-    ];
+    let rows = t.f32(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let matrices = [t.f32(&[2, 3], &[1.0, 0.0, 2.0, 0.0, -1.0, 1.0]), t.f32(&[2, 3], &[1.0, 1.0, 0.0, 0.0, 0.0, 2.0])];
     // Ones: 0x38 as E4M3, 127 as E8M0.
     let ones = |format, shape: [usize; 2]| {
         let scales = Tensor::scale_shape(format, &shape).unwrap().iter().product();
         t.quantized(format, &shape, &vec![0x38; shape[0] * shape[1]], &vec![127; scales])
     };
-    let scaled =
-        [ones(Format::Fp8Row32, [1, 64]), ones(Format::Fp8Tile32, [32, 64]), t.poisoned(Format::F32, &[1, 32])];
-    for (name, [x, weight, out]) in [("plain", &plain), ("scaled", &scaled)] {
+    let scaled = [ones(Format::Fp8Row32, [1, 64]), ones(Format::Fp8Tile32, [32, 64])];
+    let experts = [&matrices[0], &matrices[1], &matrices[0]].map(Tensor::clone);
+    // The first row is of the first expert; the last has none.
+    let starts = [[0, 1, 2, 2], [0, 0, 0, 1], [0, 2, 1, 2]].map(|starts| t.i32(&[4], &starts));
+    let linear = |x: &Tensor, weight: &Tensor, out: &Tensor| device.linear(&Linear { x, weight, groups: 1, out });
+    let grouped = |expert_start: &Tensor, out: &Tensor| {
+        device.grouped_linear(&GroupedLinear { x: &rows, expert_start, weight: &experts, out })
+    };
+    let (two, many) = (t.poisoned(Format::F32, &[2, 2]), t.poisoned(Format::F32, &[1, 32]));
+    type Product<'a> = &'a dyn Fn() -> Result<(), OpError>;
+    let products: [(&str, &Tensor, Product<'_>); 5] = [
+        ("plain", &two, &|| linear(&rows, &matrices[0], &two)),
+        ("scaled", &many, &|| linear(&scaled[0], &scaled[1], &many)),
+        ("grouped", &two, &|| grouped(&starts[0], &two)),
+        ("a row", &two, &|| grouped(&starts[1], &two)),
+        ("descending", &two, &|| grouped(&starts[2], &two)),
+    ];
+    for (name, out, product) in products {
         for round in 1..=3 {
             device.upload(out, &vec![0xFF; out.bytes()]).unwrap_or_default();
             let mut bytes = vec![0; out.bytes()];
-            let done = device
-                .linear(&Linear { x, weight, groups: 1, out })
-                .and_then(|()| device.synchronize())
-                .and_then(|()| device.download(out, &mut bytes));
+            let done = product().and_then(|()| device.synchronize()).and_then(|()| device.download(out, &mut bytes));
             let values: Vec<f32> = bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
             match done {
-                Ok(()) => println!("{name} {round}: {:?}", &values[..out.dim(1).min(4)]),
+                Ok(()) => println!("{name} {round}: {:?}", &values[..4]),
                 Err(error) => println!("{name} {round}: {error}"),
             }
         }
     }
 }
 
-/// What both products give where nothing fails.
-const PLAIN: &str = "[7.0, 1.0]";
+/// What the products give where nothing fails.
+const PLAIN: &str = "[7.0, 1.0, 16.0, 1.0]";
 const SCALED: &str = "[64.0, 64.0, 64.0, 64.0]";
+const GROUPED: &str = "[7.0, 1.0, 9.0, 12.0]";
+/// A row that is no expert's keeps what was there.
+const A_ROW: &str = "[7.0, 1.0, NaN, NaN]";
+
+/// Starts that descend are found before; the op is called all the same, and has no rows.
+const GROUPED_CALLS: &str = "aclnnGroupedMatmulV5 9\n";
+const DESCENDS: &str = "a value below the one before it";
 
 /// How often functions were called in a child under these settings, and what it printed.
 fn counted(settings: &str, variables: &[(&str, &str)]) -> Option<(String, String)> {
@@ -57,27 +73,35 @@ fn counted(settings: &str, variables: &[(&str, &str)]) -> Option<(String, String
 
 #[track_caller]
 fn computes(text: &str) {
-    for (name, values) in [("plain", PLAIN), ("scaled", SCALED)] {
+    for (name, values) in [("plain", PLAIN), ("scaled", SCALED), ("grouped", GROUPED), ("a row", A_ROW)] {
         for round in 1..=3 {
             assert!(text.contains(&format!("{name} {round}: {values}")), "{text}");
         }
     }
+    // Whoever computes looks at the starts.
+    let told = text.lines().filter(|line| line.starts_with("descending ") && line.contains(DESCENDS)).count();
+    assert_eq!(told, 3, "{text}");
 }
 
 #[test]
 fn products_go_to_the_vendor_where_it_has_them() {
     let Some((text, calls)) = counted("opapi=all", &[]) else { return };
     computes(&text);
-    assert!(calls.contains("aclnnMatmul 3\n") && calls.contains("aclnnQuantMatmulV5 3\n"), "{calls}");
+    for called in ["aclnnMatmul 3\n", "aclnnQuantMatmulV5 3\n", GROUPED_CALLS] {
+        assert!(calls.contains(called), "{calls}");
+    }
 }
 
-/// Half of a pair of functions is of no use, and neither are ops without tensors: the kernels compute, and the other op stays.
+/// Half of a pair of functions is of no use, and neither are ops without tensors: the kernels compute, and the other ops stay.
 #[test]
 fn what_an_installation_lacks_is_computed_by_a_kernel() {
     for (lacking, called) in [
-        ("without:aclnnMatmulGetWorkspaceSize", ["aclnnQuantMatmulV5 3\n"].as_slice()),
-        ("without:aclnnMatmul", &["aclnnQuantMatmulV5 3\n"]),
-        ("without:aclnnQuantMatmulV5GetWorkspaceSize", &["aclnnMatmul 3\n"]),
+        ("without:aclnnMatmulGetWorkspaceSize", [GROUPED_CALLS, "aclnnQuantMatmulV5 3\n"].as_slice()),
+        ("without:aclnnMatmul", &[GROUPED_CALLS, "aclnnQuantMatmulV5 3\n"]),
+        ("without:aclnnQuantMatmulV5GetWorkspaceSize", &[GROUPED_CALLS, "aclnnMatmul 3\n"]),
+        ("without:aclnnGroupedMatmulV5GetWorkspaceSize", &["aclnnMatmul 3\n", "aclnnQuantMatmulV5 3\n"]),
+        ("without:aclnnGroupedMatmulV5", &["aclnnMatmul 3\n", "aclnnQuantMatmulV5 3\n"]),
+        ("without:aclDestroyTensorList", &["aclnnMatmul 3\n", "aclnnQuantMatmulV5 3\n"]),
         ("without:aclCreateTensor", &[]),
         ("none", &[]),
     ] {
@@ -100,6 +124,13 @@ fn an_implementation_that_is_insisted_on_names_what_is_missing() {
         let variables = [("DEEPINFER_OP_IMPL", "linear=aclnn")];
         let Some((text, _)) = counted(&format!("opapi={lacking}"), &variables) else { return };
         assert!(text.contains(missing) && !text.contains(&format!("plain 1: {PLAIN}")), "{lacking}: {text}");
+    }
+    for function in ["aclCreateTensorList", "aclnnGroupedMatmulV5GetWorkspaceSize", "aclnnGroupedMatmulV5"] {
+        let variables = [("DEEPINFER_OP_IMPL", "grouped_linear=aclnn")];
+        let Some((text, _)) = counted(&format!("opapi=without:{function}"), &variables) else { return };
+        let missing = format!("the CANN that is installed has no {function}");
+        assert!(text.contains(&missing) && text.contains(&format!("plain 1: {PLAIN}")), "{text}");
+        assert!(!text.contains(&format!("grouped 1: {GROUPED}")), "{text}");
     }
 }
 
@@ -152,6 +183,23 @@ fn a_scaled_product_that_is_refused_leaves_the_device_as_it_was() {
 }
 
 #[test]
+fn a_grouped_product_that_is_refused_leaves_the_device_as_it_was() {
+    for (fault, sentence) in [
+        (
+            "fail=aclnnGroupedMatmulV5GetWorkspaceSize:2:161002",
+            "ascend/grouped_linear: aclnnGroupedMatmulV5 is not planned: an argument is wrong (161002)",
+        ),
+        ("fail=aclnnGroupedMatmulV5:2:561103", "aclnnGroupedMatmulV5 is not queued: the op failed inside (561103)"),
+        ("stale=aclnnGroupedMatmulV5:2", "EF561000: aclnnGroupedMatmulV5: the executor was used before"),
+        ("workspace=aclnnGroupedMatmulV5:2:0", "EF161002: aclnnGroupedMatmulV5: a workspace smaller than the op needs"),
+        ("workspace=aclnnGroupedMatmulV5:2:1000000000000", "1000000000000 bytes of device memory are needed"),
+    ] {
+        let parts = ["grouped 2: ", sentence, &format!("grouped 1: {GROUPED}"), &format!("grouped 3: {GROUPED}")];
+        prints("products", &format!("opapi=all,{fault}"), &parts);
+    }
+}
+
+#[test]
 fn a_device_that_is_lost_in_an_op_of_the_vendor_says_so_from_then_on() {
     let advice = "nothing works on this device any more in this process: start it again";
     for (fault, sentence) in [
@@ -159,7 +207,8 @@ fn a_device_that_is_lost_in_an_op_of_the_vendor_says_so_from_then_on() {
         ("lost=aclnnMatmul:2", "aclnnMatmul is not queued: the device lost its heartbeat (507010)"),
         ("lost=aclnnMatmulGetWorkspaceSize:2", "aclnnMatmul is not planned: the device lost its heartbeat (507010)"),
     ] {
-        let lost = ["plain 2", "plain 3", "scaled 3"].map(|what| format!("{what}: the device is lost: ascend"));
+        let lost =
+            ["plain 2", "plain 3", "scaled 3", "grouped 3"].map(|what| format!("{what}: the device is lost: ascend"));
         let mut parts = vec![sentence, advice];
         parts.extend(lost.iter().map(String::as_str));
         prints("products", &format!("opapi=all,{fault}"), &parts);

@@ -24,7 +24,7 @@ const ACLNN: Own = Own {
     header: "di_aclnn.h",
     bindings: "src/vendor/sys.rs",
     library: "OpApi",
-    items: "aclnn.*|ACLNN_.*|acl(Create|Destroy)Tensor|acl(DataType|Format|Tensor|OpExecutor)|ACL_(FLOAT|BF16|FORMAT).*",
+    items: "aclnn.*|ACLNN_.*|acl(Create|Destroy)Tensor(List)?|acl(DataType|Format|Tensor|OpExecutor)|ACL_(FLOAT|INT64|BF16|FORMAT).*",
 };
 
 impl Own {

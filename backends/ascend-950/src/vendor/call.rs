@@ -1,4 +1,4 @@
-//! Tensors of the vendor's ops, and a call in its two phases.
+//! Tensors of the vendor's ops, lists of them, and a call in its two phases.
 //!
 //! Everything that a call names is kept until the stream has passed it: the tensors, the workspace, and scratch memory.
 
@@ -13,7 +13,7 @@ use crate::error::{self, Class};
 use crate::memory::Buffer;
 use crate::stream::Stream;
 use crate::vendor::Vendor;
-use crate::vendor::sys::{self, aclDataType, aclOpExecutor, aclTensor, aclnnStatus};
+use crate::vendor::sys::{self, aclDataType, aclOpExecutor, aclTensor, aclTensorList, aclnnStatus};
 
 /// What the vendor aligns a workspace to.
 const WORKSPACE_ALIGN: u64 = 512;
@@ -70,11 +70,49 @@ impl Drop for Tensor {
     }
 }
 
+/// A list of tensors, which it owns.
+pub(crate) struct TensorList {
+    vendor: &'static Vendor,
+    raw: *mut aclTensorList,
+}
+
+// SAFETY: descriptions that belong to no thread.
+unsafe impl Send for TensorList {}
+
+impl TensorList {
+    /// Puts tensors into a list.
+    pub(crate) fn new(vendor: &'static Vendor, tensors: Vec<Tensor>) -> Result<Self, Fault> {
+        let handles: Vec<*const aclTensor> = tensors.iter().map(|tensor| tensor.raw.cast_const()).collect();
+        // SAFETY: live tensors; the array lives until the call returns.
+        let raw = unsafe { vendor.api().aclCreateTensorList(handles.as_ptr(), handles.len() as u64) };
+        if raw.is_null() {
+            return Err(Fault::new(FaultCode::Internal, "the vendor's library makes no list of tensors"));
+        }
+        // From here on they are destroyed with the list.
+        tensors.into_iter().for_each(std::mem::forget);
+        Ok(Self { vendor, raw })
+    }
+
+    /// The vendor's handle.
+    pub(crate) fn raw(&self) -> *mut aclTensorList {
+        self.raw
+    }
+}
+
+impl Drop for TensorList {
+    fn drop(&mut self) {
+        // SAFETY: made by this library, destroyed once, after the stream has passed the last use of its tensors.
+        let _ = unsafe { self.vendor.api().aclDestroyTensorList(self.raw) };
+    }
+}
+
 /// What a call needs until the stream has passed it.
 #[derive(Default)]
 pub(crate) struct Kept {
     /// Descriptions.
     pub(crate) tensors: Vec<Tensor>,
+    /// Lists of descriptions.
+    pub(crate) lists: Vec<TensorList>,
     /// Memory.
     pub(crate) buffers: Vec<Buffer>,
 }
@@ -97,7 +135,7 @@ pub(crate) fn keeping(stream: &Stream, work: impl FnOnce(&mut Kept) -> Result<()
 /// Calls an op: `plan` is its first phase, which says how much workspace it needs and makes an executor; `execute` its second.
 ///
 /// # Safety
-/// Both are functions of one op; `plan` is given tensors of `kept`, whose memory the boundary keeps until the stream has passed.
+/// Both are functions of one op; `plan` is given tensors of `kept` and may use its lists, whose memory the boundary keeps until the stream has passed.
 pub(crate) unsafe fn call(
     stream: &Stream,
     name: &str,
@@ -145,3 +183,5 @@ pub(crate) fn check(name: &str, what: &str, code: aclnnStatus) -> Result<(), Fau
 
 /// No tensor, where an op takes one that may be absent.
 pub(crate) const ABSENT: *const aclTensor = null();
+/// No list.
+pub(crate) const NO_LIST: *const aclTensorList = null();

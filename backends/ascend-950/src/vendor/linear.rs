@@ -77,9 +77,10 @@ fn linear(cx: &Cx<'_>, a: LinearArgs<'_>) -> Result<(), Fault> {
     if out.rows() == 0 || out.columns() == 0 {
         return Ok(());
     }
-    match op {
-        VendorOp::Matmul => plain(vendor, stream, &x, &weight, &out),
-        VendorOp::QuantMatmul => scaled(vendor, stream, &x, &weight, &out),
+    if op == VendorOp::QuantMatmul {
+        scaled(vendor, stream, &x, &weight, &out)
+    } else {
+        plain(vendor, stream, &x, &weight, &out)
     }
 }
 
@@ -95,16 +96,19 @@ fn data_type(view: &View) -> Result<sys::aclDataType, Fault> {
 }
 
 /// A matrix as it lies.
-fn matrix(vendor: &'static Vendor, view: &View) -> Result<Tensor, Fault> {
+pub(super) fn matrix(vendor: &'static Vendor, view: &View) -> Result<Tensor, Fault> {
     let layout = ([view.rows(), view.columns()], [view.strides[2], 1]);
     Tensor::new(vendor, data_type(view)?, view.data, layout)
 }
 
+/// A matrix as it lies, read as its transpose.
+pub(super) fn transposed(vendor: &'static Vendor, view: &View) -> Result<Tensor, Fault> {
+    let layout = ([view.columns(), view.rows()], [1, view.strides[2]]);
+    Tensor::new(vendor, data_type(view)?, view.data, layout)
+}
+
 fn plain(vendor: &'static Vendor, stream: &Stream, x: &View, weight: &View, out: &View) -> Result<(), Fault> {
-    // The weights are read as their transpose.
-    let layout = ([weight.columns(), weight.rows()], [1, weight.strides[2]]);
-    let transposed = Tensor::new(vendor, data_type(weight)?, weight.data, layout)?;
-    let tensors = vec![matrix(vendor, x)?, transposed, matrix(vendor, out)?];
+    let tensors = vec![matrix(vendor, x)?, transposed(vendor, weight)?, matrix(vendor, out)?];
     let plan = |t: &[Tensor], bytes: *mut u64, executor: *mut *mut sys::aclOpExecutor| {
         // SAFETY: live tensors; both addresses are writable.
         unsafe {

@@ -11,7 +11,7 @@ use crate::backend::Ascend;
 use crate::device::Device;
 use crate::memory::Buffer;
 use crate::stream::Stream;
-use crate::vendor::call::{Tensor, call, check, keeping};
+use crate::vendor::call::{NO_LIST, Tensor, TensorList, call, check, keeping};
 use crate::vendor::{Vendor, VendorOp, sys};
 
 /// A product of 2 x 3 and 3 x 2 numbers, planned and called by hand.
@@ -29,7 +29,7 @@ impl Product {
         let device = backend.open_device(0).unwrap();
         let stream = backend.create_stream(&device).unwrap();
         let vendor: &'static Vendor = Box::leak(Box::new(Vendor::of_twin(|_, _| true).unwrap()));
-        let memory = (0..3).map(|_| Buffer::new(&device, DI_SPACE_DEVICE, 64, 64).unwrap());
+        let memory = (0..4).map(|_| Buffer::new(&device, DI_SPACE_DEVICE, 64, 64).unwrap());
         let memory = memory.map(|(buffer, address)| (buffer, address.cast())).collect();
         let product = Self { backend, device, stream, vendor, memory };
         for (place, values) in [(0, [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]), (1, [1.0, 0.0, 2.0, 0.0, -1.0, 1.0])] {
@@ -109,6 +109,134 @@ impl Product {
         let (workspace, address) = Buffer::new(&self.device, DI_SPACE_DEVICE, bytes, 512).unwrap();
         (executor, bytes, workspace, address.cast())
     }
+}
+
+/// What of a grouped product is not as it should be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Oddity {
+    None,
+    GroupType,
+    NoEnds,
+    TwoOutputs,
+    OneMatrixTooFew,
+    MatrixNotTransposed,
+    EndsOfFloats,
+    MixedTypes,
+    TensorDestroyed,
+}
+
+impl Product {
+    /// The rows by two groups, of which the second has the rows themselves as weights, and which end where `ends` says; what is made lives as long as the result.
+    fn grouped(&self, ends: [i64; 2], oddity: Oddity) -> (Vec<TensorList>, Tensor, Result<(), Fault>) {
+        // SAFETY: both sides are alive until the wait.
+        unsafe { self.backend.copy(&self.stream, self.memory[3].1.cast(), ends.as_ptr().cast(), 16, DI_COPY_H2D) }
+            .unwrap();
+        self.stream.sync().unwrap();
+        let is = |odd: Oddity| oddity == odd;
+        let make =
+            |place: usize, format, layout| Tensor::new(self.vendor, format, self.memory[place].1, layout).unwrap();
+        let format = if is(Oddity::MixedTypes) { sys::ACL_BF16 } else { sys::ACL_FLOAT };
+        let as_it_lies = if is(Oddity::MatrixNotTransposed) { [2, 1] } else { [1, 3] };
+        let mut matrices = vec![make(1, format, ([3, 2], [1, 3])), make(0, format, ([3, 2], as_it_lies))];
+        matrices.truncate(if is(Oddity::OneMatrixTooFew) { 1 } else { 2 });
+        let outputs = 1 + usize::from(is(Oddity::TwoOutputs));
+        let out = (0..outputs).map(|_| make(2, sys::ACL_FLOAT, ([2, 2], [2, 1]))).collect();
+        let lists = [vec![make(0, sys::ACL_FLOAT, ([2, 3], [3, 1]))], matrices, out];
+        let handle = lists[0][0].raw();
+        let lists: Vec<TensorList> =
+            lists.into_iter().map(|tensors| TensorList::new(self.vendor, tensors).unwrap()).collect();
+        let of_ends = if is(Oddity::EndsOfFloats) { sys::ACL_FLOAT } else { sys::ACL_INT64 };
+        let group_list = Tensor::new(self.vendor, of_ends, self.memory[3].1, ([2], [1])).unwrap();
+        if is(Oddity::TensorDestroyed) {
+            // SAFETY: the fake keeps what was destroyed.
+            assert_eq!(unsafe { self.vendor.api().aclDestroyTensor(handle) }, sys::ACLNN_SUCCESS);
+        }
+        let ends = if is(Oddity::NoEnds) { null_mut() } else { group_list.raw() };
+        let (mut bytes, mut executor, none, group_type) = (0, null_mut(), NO_LIST, i64::from(is(Oddity::GroupType)));
+        let [x, weight, out] = [0, 1, 2].map(|place: usize| lists[place].raw());
+        self.device.bind().unwrap();
+        // SAFETY: live lists and tensors; both addresses are writable. What is queued is waited for by the caller.
+        let queued = unsafe {
+            let api = self.vendor.api();
+            let code = api.aclnnGroupedMatmulV5GetWorkspaceSize(
+                x,
+                weight,
+                none,
+                none,
+                none,
+                none,
+                none,
+                none,
+                ends,
+                none,
+                none,
+                none,
+                3,
+                group_type,
+                0,
+                0,
+                null_mut(),
+                out,
+                null_mut(),
+                null_mut(),
+                &raw mut bytes,
+                &raw mut executor,
+            );
+            check("aclnnGroupedMatmulV5", "is not planned", code).and_then(|()| {
+                let (workspace, address) = Buffer::new(&self.device, DI_SPACE_DEVICE, bytes, 512)?;
+                let code = api.aclnnGroupedMatmulV5(address, bytes, executor, self.stream.raw());
+                // It is there until the process ends.
+                std::mem::forget(workspace);
+                check("aclnnGroupedMatmulV5", "is not queued", code)
+            })
+        };
+        (lists, group_list, queued)
+    }
+}
+
+#[test]
+fn groups_have_the_rows_up_to_their_ends() {
+    let product = Product::new();
+    for (ends, wanted) in [
+        ([1, 2], [7.0, 1.0, 32.0, 77.0]),
+        ([2, 2], [7.0, 1.0, 16.0, 1.0]),
+        // The second row is of no group.
+        ([0, 1], [14.0, 32.0, 16.0, 1.0]),
+    ] {
+        let (_lists, _ends, queued) = product.grouped(ends, Oddity::None);
+        queued.unwrap();
+        assert_eq!(product.result(), wanted, "{ends:?}");
+    }
+}
+
+#[test]
+fn lists_and_types_are_those_of_the_op() {
+    let product = Product::new();
+    for (oddity, part) in [
+        (Oddity::GroupType, "arguments of another mode"),
+        (Oddity::NoEnds, "arguments of another mode"),
+        (Oddity::TwoOutputs, "lists of a length that it does not take"),
+        (Oddity::OneMatrixTooFew, "extents that do not fit"),
+        (Oddity::MatrixNotTransposed, "matrices of which some are transposed"),
+        (Oddity::EndsOfFloats, "types that it does not take"),
+        (Oddity::MixedTypes, "types that it does not take"),
+        (Oddity::TensorDestroyed, "a tensor that was destroyed"),
+    ] {
+        let (_lists, _ends, queued) = product.grouped([1, 2], oddity);
+        is_breach(queued, sys::ACLNN_ERR_PARAM_INVALID, part);
+    }
+}
+
+/// A tensor of a list is destroyed with it, and once.
+#[test]
+fn a_list_owns_its_tensors() {
+    let product = Product::new();
+    let tensor = product.tensors().remove(0);
+    let handle = tensor.raw();
+    drop(TensorList::new(product.vendor, vec![tensor]).unwrap());
+    // SAFETY: the fake keeps what was destroyed.
+    let again = unsafe { product.vendor.api().aclDestroyTensor(handle) };
+    assert_eq!(again, sys::ACLNN_ERR_PARAM_INVALID);
 }
 
 #[track_caller]
@@ -245,7 +373,7 @@ fn scratch_memory_outlives_a_call_that_fails() {
     }
 }
 
-/// Gives up something while the stream is held before the call, and prints what the wait says: the device is lost for the process.
+/// Gives up something while the stream is held before the call, or has groups end where there are no rows, and prints what the wait says: the device is lost for the process.
 #[test]
 #[ignore = "part of what_is_given_up_too_early_loses_the_device"]
 fn child_gives_up_too_early() {
@@ -257,13 +385,17 @@ fn child_gives_up_too_early() {
     // SAFETY: the memory lives until the wait.
     unsafe { product.backend.fill(&product.stream, large, 1, 1, 256 << 20) }.unwrap();
     product.execute(address, bytes, executor).unwrap();
+    let mut kept = None;
     match std::env::var("GIVEN_UP").unwrap().as_str() {
         "tensors" => drop(tensors),
         "workspace" => drop(workspace),
+        "ends" => kept = Some(product.grouped([2, 1], Oddity::None)),
+        "ends beyond" => kept = Some(product.grouped([2, 3], Oddity::None)),
         other => panic!("{other}"),
     }
     let fault = product.stream.sync().unwrap_err();
     println!("{:?} {fault}", fault.code);
+    drop(kept);
 }
 
 #[test]
@@ -271,6 +403,8 @@ fn what_is_given_up_too_early_loses_the_device() {
     let sentences = [
         ("tensors", "a tensor was destroyed before the stream came to the call"),
         ("workspace", "the workspace was freed before the stream came to the call"),
+        ("ends", "ends of groups that descend or lie beyond the rows"),
+        ("ends beyond", "ends of groups that descend or lie beyond the rows"),
     ];
     for (given_up, sentence) in sentences {
         let output = Command::new(std::env::current_exe().unwrap())
@@ -290,11 +424,17 @@ fn a_part_of_the_ops_can_be_missing() {
     // Either function of a pair alone is of no use.
     for lacking in ["aclnnQuantMatmulV5GetWorkspaceSize", "aclnnQuantMatmulV5"] {
         let one = without(lacking).unwrap();
-        assert_eq!((one.lacks(VendorOp::Matmul), one.lacks(VendorOp::QuantMatmul)), (None, Some(lacking)));
+        assert_eq!(VendorOp::ALL.map(|op| one.lacks(op)), [None, Some(lacking), None]);
+    }
+    for lacking in
+        ["aclCreateTensorList", "aclDestroyTensorList", "aclnnGroupedMatmulV5GetWorkspaceSize", "aclnnGroupedMatmulV5"]
+    {
+        let one = without(lacking).unwrap();
+        assert_eq!(VendorOp::ALL.map(|op| one.lacks(op)), [None, None, Some(lacking)]);
     }
     for lacking in ["aclCreateTensor", "aclDestroyTensor"] {
         let none = without(lacking).unwrap();
-        assert_eq!(VendorOp::ALL.map(|op| none.lacks(op)), [Some(lacking); 2]);
+        assert_eq!(VendorOp::ALL.map(|op| none.lacks(op)), [Some(lacking); 3]);
     }
     assert!(without("libopapi.so").is_none());
     // The twin has none that were not asked for, and misses none.

@@ -49,6 +49,8 @@ fn doctor_lists_the_vendors_ops_that_an_installation_lacks() {
     for (lacking, words) in [
         ("without:aclnnQuantMatmulV5", "aclnnQuantMatmulV5"),
         ("without:aclnnMatmulGetWorkspaceSize", "aclnnMatmulGetWorkspaceSize"),
+        ("without:aclnnGroupedMatmulV5", "aclnnGroupedMatmulV5"),
+        ("without:aclDestroyTensorList", "aclDestroyTensorList"),
         ("none", "libopapi.so"),
     ] {
         says(&format!("opapi={lacking}"), &[&format!("Ascend 950 (host twin), without {words} of CANN (ascend950")]);
