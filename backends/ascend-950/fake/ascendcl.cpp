@@ -304,7 +304,12 @@ aclError aclrtMemsetAsync(void *dst, size_t room, int32_t value, size_t count, a
 
 aclError aclrtCreateStreamWithConfig(aclrtStream *stream, uint32_t, uint32_t) {
   BEGIN;
-  *stream = new Stream(device);
+  // A thread for each stream: the system may refuse one.
+  try {
+    *stream = new Stream(device);
+  } catch (const std::exception &error) {
+    return fail(ACL_ERROR_RT_NO_STREAM_RESOURCE, std::string("the system gives no thread: ") + error.what());
+  }
   return ACL_SUCCESS;
 }
 

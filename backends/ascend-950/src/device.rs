@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use deepinfer_plugin_api::abi::{DI_DEVICE_ASCEND, DI_SPACE_DEVICE, DI_SPACE_HOST_PINNED};
 use deepinfer_plugin_api::sdk::{DeviceInfo, Fault, FaultCode, SpaceInfo};
@@ -113,6 +113,8 @@ pub(crate) struct Device {
     pinned: RwLock<BTreeMap<usize, Pinned>>,
     /// Free words of pinned memory: see `faults`.
     slots: Mutex<Vec<&'static AtomicU32>>,
+    /// Why nothing can be done with it any more.
+    given_up: OnceLock<Fault>,
 }
 
 // SAFETY: a context may be made current on any thread, also on several at once.
@@ -151,16 +153,25 @@ impl Device {
             binaries: Binaries::default(),
             pinned: RwLock::default(),
             slots: Mutex::default(),
+            given_up: OnceLock::new(),
         })
     }
 
     /// Makes its context that of the calling thread. Every call of the runtime is made behind this: threads come from
     /// anywhere, and other libraries have contexts of their own.
     pub(crate) fn bind(&self) -> Result<&'static sys::AscendCl, Fault> {
+        if let Some(fault) = self.given_up.get() {
+            return Err(fault.clone());
+        }
         let acl = acl()?;
         // SAFETY: the context is kept for the life of the process.
         check("the device's context", unsafe { acl.aclrtSetCurrentContext(self.context) })?;
         Ok(acl)
+    }
+
+    /// Answers every later call with this fault, or with that which was noted first.
+    pub(crate) fn give_up(&self, fault: Fault) -> Fault {
+        self.given_up.get_or_init(|| fault).clone()
     }
 
     /// Its number.

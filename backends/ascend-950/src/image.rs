@@ -13,7 +13,7 @@ use crate::acl::sys::{self, aclrtBinHandle, aclrtFuncHandle};
 use crate::acl::{acl, path_of};
 use crate::device::{Device, MOST_DEVICES};
 use crate::error::{check, fault};
-use crate::memory::memory;
+use crate::memory::free_after;
 
 /// What was compiled from one file of `kernels/`.
 pub(crate) struct Image {
@@ -144,8 +144,8 @@ impl Binaries {
             acl()?.aclrtBinaryLoadFromData(bytes.as_ptr().cast(), bytes.len(), &raw const options, &mut binary)
         };
         if code != sys::ACL_SUCCESS {
-            let free =
-                memory(device, DI_SPACE_DEVICE).map_or(String::new(), |(free, _)| format!(" ({free} bytes are free)"));
+            let free = free_after(device, DI_SPACE_DEVICE, code);
+            let free = free.map_or(String::new(), |free| format!(" ({free} bytes are free)"));
             return Err(fault(format_args!("the kernels of {} do not load{free}", image.name), code));
         }
         // Of two threads that load it at once, one binary is kept and the other stays unused.
@@ -165,11 +165,16 @@ fn replacement(image: &Image) -> Result<Option<Vec<u8>>, Fault> {
         )));
     }
     let file = folder.join(format!("{}.so", image.name));
-    // Of an op without a file the embedded image stays; a link to nothing is a mistake.
-    if file.symlink_metadata().is_err() {
-        return Ok(None);
+    let told = |e: std::io::Error| invalid(format!("{}: {e}", file.display()));
+    // Of an op without a file the embedded image stays; a link to nothing is a mistake, and so is a folder that cannot be searched.
+    match file.symlink_metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        found => found.map_err(told)?,
+    };
+    if !file.metadata().map_err(told)?.is_file() {
+        return Err(invalid(format!("{} is no file", file.display())));
     }
-    let bytes = std::fs::read(&file).map_err(|e| invalid(format!("{}: {e}", file.display())))?;
+    let bytes = std::fs::read(&file).map_err(told)?;
     if is_cut_off(&bytes) {
         let length = bytes.len();
         return Err(invalid(format!("{}: {length} bytes are no whole image: build it again", file.display())));

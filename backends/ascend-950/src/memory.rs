@@ -8,7 +8,7 @@ use deepinfer_plugin_api::sdk::{Fault, FaultCode};
 
 use crate::acl::sys;
 use crate::device::{Device, Pinned};
-use crate::error::{check, fault};
+use crate::error::{Class, check, class, fault};
 
 /// What the runtime aligns to at least.
 const NATURAL_ALIGN: u64 = 64;
@@ -47,13 +47,11 @@ impl Buffer {
             _ => return Err(unknown_space(space)),
         };
         if code != sys::ACL_SUCCESS {
-            // Asked before the text is made: the runtime tells its own words once.
-            let free = memory(device, space);
-            let what = match (space, free) {
-                (DI_SPACE_DEVICE, Ok((free, _))) => {
+            let what = match (space, free_after(device, space, code)) {
+                (DI_SPACE_DEVICE, Some(free)) => {
                     format!("{bytes} bytes of device memory are needed, but {free} are free")
                 }
-                (_, Ok((free, _))) => format!("{bytes} bytes of pinned host memory are needed, but {free} are free"),
+                (_, Some(free)) => format!("{bytes} bytes of pinned host memory are needed, but {free} are free"),
                 _ => format!("{bytes} bytes are needed in memory space {space}"),
             };
             return Err(fault(what, code));
@@ -105,6 +103,15 @@ impl Drop for Buffer {
             };
         }
     }
+}
+
+/// Free bytes of a space after a call that gave `code`, for its sentence. A lost device is not asked: that would only use up the words
+/// of the runtime, which it tells once.
+pub(crate) fn free_after(device: &Device, space: u32, code: sys::aclError) -> Option<u64> {
+    if class(code) == Class::DeviceLost {
+        return None;
+    }
+    memory(device, space).ok().map(|(free, _)| free)
 }
 
 /// Free and total bytes of a space.

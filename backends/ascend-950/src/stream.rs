@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use deepinfer_plugin_api::abi::{DI_COPY_D2D, DI_COPY_D2H, DI_COPY_H2D, DI_COPY_P2P};
 use deepinfer_plugin_api::sdk::{Fault, FaultCode};
@@ -25,8 +25,6 @@ pub(crate) struct Stream {
     faults: Arc<FaultWord>,
     slot: Slot,
     is_captured: AtomicBool,
-    /// Why nothing can be done with it any more.
-    given_up: OnceLock<Fault>,
     /// What queued calls of the vendor's ops need, oldest first, with the event behind each, if there is one.
     kept: Mutex<VecDeque<(Option<RawEvent>, Kept)>>,
 }
@@ -46,8 +44,8 @@ impl Stream {
         let made = FaultWord::new(device, raw).and_then(|faults| Ok((Arc::new(faults), Slot::new(device)?)));
         match made {
             Ok((faults, slot)) => {
-                let (is_captured, given_up, kept) = Default::default();
-                Ok(Self { device: Arc::clone(device), raw, faults, slot, is_captured, given_up, kept })
+                let (is_captured, kept) = Default::default();
+                Ok(Self { device: Arc::clone(device), raw, faults, slot, is_captured, kept })
             }
             Err(fault) => {
                 // SAFETY: just made, and given back once.
@@ -88,7 +86,7 @@ impl Stream {
         self.is_captured.store(is_captured, Ordering::Relaxed);
     }
 
-    /// Notes that a capture could not be ended after `fault`. All that is asked of the stream from now on gets the answer that
+    /// Notes that a capture could not be ended after `fault`. All that is asked of the device from now on gets the answer that
     /// this gives: of a device that is lost, since the capture also holds what its thread does elsewhere.
     pub(crate) fn give_up(&self, mut fault: Fault) -> Fault {
         if fault.code != FaultCode::DeviceLost {
@@ -96,14 +94,11 @@ impl Stream {
             fault.message += "; the stream stays captured";
             fault.message += LOST;
         }
-        self.given_up.get_or_init(|| fault).clone()
+        self.device.give_up(fault)
     }
 
     /// Makes the context current and the word of faults ready for the next work.
     pub(crate) fn begin(&self) -> Result<&'static sys::AscendCl, Fault> {
-        if let Some(fault) = self.given_up.get() {
-            return Err(fault.clone());
-        }
         let acl = self.device.bind()?;
         if !self.is_captured() {
             self.faults.prepare(&self.device, self.raw)?;

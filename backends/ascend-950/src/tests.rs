@@ -94,6 +94,7 @@ fn a_capture_forbids_allocations_and_other_captures_but_stays_valid() {
 fn child_ends_captures() {
     let o = open();
     let (_memory, on_device) = o.alloc(DI_SPACE_DEVICE, 64);
+    let event = Event::new(&o.device).unwrap();
     o.backend.begin_capture(&o.stream).unwrap();
     let ended = o.backend.end_capture(&o.stream).err().unwrap();
     println!("end: {:?} {ended}", ended.code);
@@ -102,13 +103,15 @@ fn child_ends_captures() {
     println!("sync: {:?}", what(o.stream.sync()));
     println!("capture: {:?}", what(o.backend.begin_capture(&o.stream)));
     println!("end: {:?}", what(o.backend.end_capture(&o.stream).map(|_| ())));
-    println!("event: {:?}", what(o.backend.record_event(&Event::new(&o.device).unwrap(), &o.stream)));
+    println!("event: {:?}", what(o.backend.record_event(&event, &o.stream)));
+    println!("wait: {:?}", what(event.sync()));
 }
 
 #[test]
 fn a_stream_whose_capture_fails_to_end_is_free_or_lost() {
-    let free = "fill: Ok(())\nsync: Ok(())\ncapture: Ok(())\nend: Ok(())\nevent: Ok(())\n";
-    let lost = ["fill", "sync", "capture", "end", "event"].map(|what| format!("{what}: Err((DeviceLost, 207001))\n"));
+    let free = "fill: Ok(())\nsync: Ok(())\ncapture: Ok(())\nend: Ok(())\nevent: Ok(())\nwait: Ok(())\n";
+    let lost =
+        ["fill", "sync", "capture", "end", "event", "wait"].map(|what| format!("{what}: Err((DeviceLost, 207001))\n"));
     for (times, first, then) in [(1, "end: OutOfMemory", free), (2, "end: DeviceLost", &lost.concat())] {
         let settings: Vec<String> = (1..=times).map(|nth| format!("fail=aclmdlRICaptureEnd:{nth}:207001")).collect();
         let output = std::process::Command::new(std::env::current_exe().unwrap())

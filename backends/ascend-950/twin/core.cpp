@@ -4,6 +4,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 
 namespace di_twin {
 
@@ -239,6 +240,8 @@ void Core::barrier(Pipe pipe) {
 }
 
 void Core::barrier_all() {
+  // A kernel that is given up does nothing any more.
+  if (std::uncaught_exceptions() > 0) return;
   drain("PipeBarrier<PIPE_ALL> never ends");
   Clock all = scalar_;
   all.at[S] = all.at[STORES] = ++time_;
@@ -703,7 +706,10 @@ extern "C" __attribute__((visibility("default"))) int di_twin_launch(const DiTwi
     try {
       code = di_twin::Core::now().launch(*launch, message);
     } catch (const std::exception &error) {
-      message = std::string("the host twin failed: ") + error.what();
+      const char *what = error.what();
+      message = std::string("the host twin failed: ") + (what != nullptr ? what : "an exception without a text");
+    } catch (...) {
+      message = "the host twin failed: the kernel threw what is no exception of the library";
     }
   }
   if (code != DI_TWIN_OK && launch->message != nullptr && launch->message_bytes > 0) {

@@ -100,8 +100,9 @@ public:
   }
   LocalTensor operator[](uint32_t offset) const {
     LocalTensor part = *this;
-    // Beyond the end it has no bytes; an access says so.
-    part.begin_ += offset * uint32_t(sizeof(T));
+    // Beyond the end it has no bytes; an access says so. The place does not wrap.
+    const uint64_t begin = begin_ + offset * uint64_t(sizeof(T)), most = UINT32_MAX / 2;
+    part.begin_ = uint32_t(begin < most ? begin : most);
     part.bytes_ = offset * uint64_t(sizeof(T)) < bytes_ ? bytes_ - offset * uint32_t(sizeof(T)) : 0;
     return part;
   }
@@ -118,6 +119,7 @@ public:
   // Where `count` elements from `index` on lie, all of them in the buffer.
   uint32_t check(uint64_t index, uint64_t count, const char *name) const {
     const uint64_t begin = begin_ + index * sizeof(T);
+    if (begin > UINT32_MAX) di_twin::wrong("block %u: %s at byte %llu of the unified buffer", di_twin::Core::now().block(), name, (unsigned long long)begin);
     di_twin::Core::now().check_tensor(buffer_, generation_, uint32_t(begin), count * sizeof(T), name);
     return uint32_t(begin);
   }

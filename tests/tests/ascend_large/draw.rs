@@ -18,9 +18,27 @@ impl Draw {
         self
     }
 
-    pub(crate) fn floats(&mut self, name: &'static str, format: Format, shape: &[usize]) -> &mut Self {
+    fn random(&mut self, format: Format, shape: &[usize]) -> HostTensor {
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| (self.rng.unit() * 4.0 - 2.0) as f32).collect();
-        self.tensor(name, HostTensor::floats(format, shape, &values))
+        HostTensor::floats(format, shape, &values)
+    }
+
+    pub(crate) fn floats(&mut self, name: &'static str, format: Format, shape: &[usize]) -> &mut Self {
+        let tensor = self.random(format, shape);
+        self.tensor(name, tensor)
+    }
+
+    /// As many tensors of this shape.
+    pub(crate) fn list_of_floats(
+        &mut self,
+        name: &'static str,
+        format: Format,
+        count: usize,
+        shape: &[usize],
+    ) -> &mut Self {
+        let tensors = (0..count).map(|_| self.random(format, shape)).collect();
+        self.call.set(name, Value::List(tensors));
+        self
     }
 
     pub(crate) fn ints(&mut self, name: &'static str, shape: &[usize], value: impl Fn(usize) -> i32) -> &mut Self {

@@ -123,3 +123,21 @@ fn gates_of_long_rows_and_of_many() {
         }
     }
 }
+
+/// Blocks that have several tiles: of the same rows of x, and of others after them.
+#[test]
+fn products_of_more_tiles_than_cores() {
+    for (x, weight) in [(F32, F32), (Bf16, Bf16)] {
+        for (rows, outputs, columns) in [(100, 200, 64), (3, 700, 300), (1, 600, 4200)] {
+            hold("linear", |d| {
+                d.floats("x", x, &[rows, columns]).floats("weight", weight, &[outputs, columns]).size("groups", 1);
+                d.out("out", F32, &[rows, outputs]);
+            });
+        }
+        // Eight experts of three rows each.
+        hold("grouped_linear", |d| {
+            d.floats("x", x, &[24, 64]).ints("expert_start", &[9], |e| 3 * e as i32);
+            d.list_of_floats("weight", weight, 8, &[200, 64]).out("out", F32, &[24, 200]);
+        });
+    }
+}

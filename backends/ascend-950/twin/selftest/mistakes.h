@@ -1,6 +1,7 @@
 // Kernels with one mistake each. Every one is noticed on every seed, with the code that the device would report and a sentence.
 #pragma once
 
+#include "common/infinities.h"
 #include "harness.h"
 
 namespace selftest {
@@ -268,6 +269,23 @@ inline std::vector<Mistake> mistakes() {
        [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
          Parts p(x, y);
          Duplicate(p.a(), 1.0f, 65);
+       }},
+      {"an index whose bytes wrap", WRONG, "of the unified buffer",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         p.a().SetValue(1u << 30, 1.0f);
+       }},
+      {"a tensor that begins beyond all buffers", WRONG, "of a buffer of 256 bytes",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         Duplicate(p.a()[1u << 30], 1.0f, 64);
+       }},
+      {"an endless wait that the last barrier meets", STUCK, "",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         const InfinitiesStay infinities_stay;
+         WaitFlag<HardEvent::MTE2_V>(0);
+         Duplicate(p.a(), 1.0f, 64);
        }},
       {"a repeat beyond a buffer", WRONG, "of a buffer of 256 bytes",
        [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
