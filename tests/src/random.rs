@@ -1,18 +1,20 @@
 //! Random numbers and cache entries, as a model could have written them.
 
 use deepinfer_ops::CacheFormat;
+use deepinfer_parity::SplitMix64;
 
-/// Numbers that follow from a seed (SplitMix64).
-pub struct Random(pub u64);
+/// Numbers that follow from a seed.
+pub struct Random(SplitMix64);
 
 impl Random {
+    /// The numbers of this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(SplitMix64(seed))
+    }
+
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
+        self.0.next()
     }
 
     /// About normal: the sum of four uniform numbers, of variance 1.

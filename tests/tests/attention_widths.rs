@@ -40,7 +40,7 @@ struct Bench {
 impl Bench {
     fn new(window: CacheFormat, global: CacheFormat) -> Self {
         let tensors = Tensors(device());
-        let mut random = Random(3);
+        let mut random = Random::new(3);
         let mut cache = |format: CacheFormat| {
             let bytes = entries(format, PAGES * PAGE, DIM, &mut random);
             (format, tensors.from_bytes(Format::U8, &[PAGES, PAGE * format.entry_bytes(DIM)], &bytes))
@@ -56,7 +56,7 @@ impl Bench {
     fn rows(&self, rows: &[usize], (window_width, global_width): (usize, usize)) -> Vec<Vec<u8>> {
         let (mut windows, mut globals, mut queries) = (Vec::new(), Vec::new(), Vec::new());
         for &row in rows {
-            let mut random = Random(100 + row as u64);
+            let mut random = Random::new(100 + row as u64);
             let mut slots = |count: usize| -> Vec<i32> {
                 (0..count).map(|_| (random.bits() % (PAGES * PAGE) as u64) as i32).collect()
             };

@@ -139,14 +139,14 @@ fn dtype(storage: Storage) -> Dtype {
 fn write_checkpoint(folder: &Path, config: &str, moved: bool) {
     std::fs::write(folder.join("config.json"), config).expect("a writable folder");
     let parsed = ModelConfig::from_json_str(config).unwrap_or_else(|e| panic!("{e}"));
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let tensors: Vec<(TensorSpec, Vec<u8>)> = tensor_specs(&parsed)
         .into_iter()
         .map(|spec| {
             let mut bytes = content(&spec, &mut random);
             if moved && spec.name.ends_with("embed.weight") {
                 assert_eq!(spec.storage, Storage::Bf16, "the embedding");
-                let mut coin = Random(13);
+                let mut coin = Random::new(13);
                 bytes.chunks_exact_mut(2).for_each(|value| value[0] ^= u8::from(coin.bits().is_multiple_of(MOVED)));
             }
             (spec, bytes)
@@ -168,7 +168,7 @@ fn fill(cache: &KvCache, tensors: &Tensors, config: &ModelConfig, numerics: &Num
     let formats = numerics.cache_formats(config);
     let rollback = rollback_positions(DEFAULT_BACKTRACKING, DEFAULT_DRAFT_TOKENS);
     let (page, state) = (PageLayout::new(config, formats), StateLayout::new(config, formats, rollback));
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     for number in 0..cache.pages() {
         let mut bytes = vec![0; page.bytes];
         for source in &page.sources {
