@@ -13,6 +13,7 @@
 // 512 products in 32 steps of 16. A total adds, over chunks in order and four warps in order, 16 probabilities in a tree. A
 // value adds the entries in steps of 16 in the order of the chunks.
 #include "common/cache_read.cuh"
+#include "common/cluster.cuh"
 #include "common/fragments.cuh"
 #include "common/order.cuh"
 #include "common/view.cuh"
@@ -89,13 +90,11 @@ __device__ inline void multiply(float (&d)[32], const uint32_t *a, uint64_t b, i
 
 // ---- clusters ----
 
-__device__ inline uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
 // Of the cluster's threads.
-__device__ inline void sync_all() { asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ inline void sync_all() {
+  cluster_arrive();
+  cluster_wait();
+}
 // At the same place in every block.
 __device__ inline void store_all(int at, uint32_t bits) {
 #pragma unroll
