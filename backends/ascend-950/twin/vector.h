@@ -254,8 +254,7 @@ template <class T> void CreateVecIndex(LocalTensor<T> dst, const T &first, uint3
   });
 }
 
-// Inside the unified buffer, by V: whole blocks.
-// From input to what V works on, and from there to output.
+// Inside the unified buffer, by V: whole blocks, from input to what V works on or from there to output.
 template <class T> void DataCopy(const LocalTensor<T> &dst, const LocalTensor<T> &src, uint32_t count) {
   di_twin::check_inner_places(dst, src);
   twin_detail::check_blocks(uint64_t(count) * sizeof(T), "DataCopy");
