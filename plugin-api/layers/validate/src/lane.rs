@@ -11,19 +11,26 @@ use crate::next::Next;
 use crate::ranges::Ranges;
 
 /// A stream of the backend, to look at memory and to change it.
+///
+/// Allocations can lie side by side, and a range of several is then one range; but a copy or a fill must keep to one
+/// allocation. So each is done in pieces.
 pub(crate) struct Lane<'a> {
     next: &'a Next,
     stream: *mut DiStream,
+    bounds: Bounds<'a>,
 }
 
+/// The allocation that an address lies in, if there is one.
+pub(crate) type Bounds<'a> = &'a dyn Fn(u64) -> Option<Range<u64>>;
+
 impl<'a> Lane<'a> {
-    /// A lane on the stream at the exposed address `stream`.
+    /// A lane on the stream at the exposed address `stream`. `bounds` knows the live allocations.
     ///
     /// # Safety
     /// As long as the lane is used, the stream is alive and nobody else uses it; all ranges that are given to the lane lie in
     /// live memory of its device.
-    pub(crate) unsafe fn new(next: &'a Next, stream: usize) -> Self {
-        Self { next, stream: std::ptr::with_exposed_provenance_mut(stream) }
+    pub(crate) unsafe fn new(next: &'a Next, stream: usize, bounds: Bounds<'a>) -> Self {
+        Self { next, stream: std::ptr::with_exposed_provenance_mut(stream), bounds }
     }
 
     /// Waits for the stream.
@@ -45,12 +52,14 @@ impl<'a> Lane<'a> {
         let mut pieces: Vec<(Range<u64>, Vec<u8>)> = Vec::with_capacity(ranges.len());
         let mut outcome = Ok(());
         for range in ranges.iter() {
-            let bytes = range.end - range.start;
-            let mut to = vec![0_u8; bytes as usize];
-            let from = std::ptr::with_exposed_provenance(range.start as usize);
-            // SAFETY: the range is live device memory as `new` was promised; `to` has room and stays until the wait below.
-            outcome =
-                take(unsafe { copy(self.next.raw, self.stream, to.as_mut_ptr().cast(), from, bytes, DI_COPY_D2H) });
+            let mut to = vec![0_u8; (range.end - range.start) as usize];
+            outcome = by_allocation(range, self.bounds).try_for_each(|piece| {
+                let from = std::ptr::with_exposed_provenance(piece.start as usize);
+                let to = &mut to[(piece.start - range.start) as usize..(piece.end - range.start) as usize];
+                let (at, bytes) = (to.as_mut_ptr().cast(), to.len() as u64);
+                // SAFETY: the range is live device memory as `new` was promised; `to` has room and stays until the wait below.
+                take(unsafe { copy(self.next.raw, self.stream, at, from, bytes, DI_COPY_D2H) })
+            });
             pieces.push((range.clone(), to));
             if outcome.is_err() {
                 break;
@@ -81,12 +90,22 @@ impl<'a> Lane<'a> {
     /// The backend's own.
     pub(crate) fn fill(&self, ranges: &Ranges, byte: u8) -> Result<(), Fault> {
         let fill = self.next.runtime.fill.expect("mandatory");
-        ranges.iter().try_for_each(|range| {
+        ranges.iter().flat_map(|range| by_allocation(range, self.bounds)).try_for_each(|range| {
             let at = std::ptr::with_exposed_provenance_mut(range.start as usize);
             // SAFETY: the range is live device memory as `new` was promised.
             take(unsafe { fill(self.next.raw, self.stream, at, u32::from(byte), 1, range.end - range.start) })
         })
     }
+}
+
+/// Cuts a range where one allocation ends and the next begins; what is in none stays whole.
+fn by_allocation<'a>(range: &Range<u64>, bounds: Bounds<'a>) -> impl Iterator<Item = Range<u64>> + use<'a> {
+    let Range { mut start, end } = *range;
+    std::iter::from_fn(move || {
+        let piece = start..bounds(start).map_or(end, |allocation| allocation.end.min(end));
+        start = piece.end;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 /// Takes over what a function of the backend returned.
@@ -119,5 +138,22 @@ impl Image {
     /// The ranges and their bytes.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (&Range<u64>, &[u8])> {
         self.pieces.iter().map(|(range, bytes)| (range, bytes.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_cut_where_allocations_meet() {
+        let allocations = [0x100..0x200, 0x200..0x300, 0x400..0x500];
+        let bounds = |address| allocations.iter().find(|allocation| allocation.contains(&address)).cloned();
+        let cut = |range: Range<u64>| by_allocation(&range, &bounds).collect::<Vec<_>>();
+        assert_eq!(cut(0x180..0x280), [0x180..0x200, 0x200..0x280]);
+        assert_eq!(cut(0x100..0x300), [0x100..0x200, 0x200..0x300]);
+        assert_eq!(cut(0x410..0x420), std::slice::from_ref(&(0x410..0x420)));
+        assert_eq!(cut(0x10..0x20), std::slice::from_ref(&(0x10..0x20)));
+        assert!(cut(0x200..0x200).is_empty());
     }
 }

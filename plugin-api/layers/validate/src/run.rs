@@ -319,8 +319,9 @@ impl Layer {
             // SAFETY: the same contract.
             return unsafe { self.call_next(job, args) };
         }
+        let bounds = |address| self.world().buffer_at(address).map(|(_, buffer)| buffer.whole.clone());
         // SAFETY: the stream is this call's alone; what is looked at lies in live memory, as `placement` has checked.
-        let lane = unsafe { Lane::new(&self.next, job.next_stream) };
+        let lane = unsafe { Lane::new(&self.next, job.next_stream, &bounds) };
         let takes_all = job.sampled || records.is_some();
         let written = check::written(&job.call);
         let calm = Calm::before(self, job);

@@ -685,7 +685,7 @@ impl Layer {
         let own = self.world().devices.get(device).map_or(0, |device| device.own_stream);
         let _alone = self.own_streams.lock();
         // SAFETY: the stream is the layer's own, and used under the lock.
-        let lane = unsafe { Lane::new(&self.next, own) };
+        let lane = unsafe { Lane::new(&self.next, own, &|_| None) };
         lane.fill(&Ranges::of(vec![range]), POISON)?;
         lane.sync()
     }
@@ -705,7 +705,7 @@ impl Layer {
         };
         let _alone = self.own_streams.lock();
         // SAFETY: as in `poison`; the buffer is alive.
-        let lane = unsafe { Lane::new(&self.next, own) };
+        let lane = unsafe { Lane::new(&self.next, own, &|_| None) };
         // What does not overlap a front redzone of more than a margin was never anybody's business.
         let image = lane.read(&Ranges::of(vec![whole.start..user.start, user.end..whole.end]))?;
         for (range, bytes) in image.pieces() {
