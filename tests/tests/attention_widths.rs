@@ -1,6 +1,7 @@
 //! A row of `sparse_attention` has the bits that follow from what it lists: not from how wide the lists of its batch are, nor
 //! from the rows beside it. Rows of BF16 queries of 512 channels and 64 heads, as in the released model, with lists below and
-//! above the widths at which a backend may change its kernel.
+//! above the widths at which a backend may change its kernel; with scores that are alike, and with scores that lie so far apart that a
+//! running maximum has to move.
 //!
 //! What is computed is judged where the layer stands over it: `DEEPINFER_LAYERS=validate:shadow=1/1,on=error`.
 
@@ -53,7 +54,7 @@ impl Bench {
     }
 
     /// The bits of these rows in lists of these widths, row by row.
-    fn rows(&self, rows: &[usize], (window_width, global_width): (usize, usize)) -> Vec<Vec<u8>> {
+    fn rows(&self, rows: &[usize], (window_width, global_width): (usize, usize), scale: f32) -> Vec<Vec<u8>> {
         let (mut windows, mut globals, mut queries) = (Vec::new(), Vec::new(), Vec::new());
         for &row in rows {
             let mut random = Random::new(100 + row as u64);
@@ -77,7 +78,7 @@ impl Bench {
             global_entries_per_page: PAGE as u32,
             global_slots: Some(&tensors.i32(&[rows.len(), global_width], &globals)),
             sink: &self.sink,
-            scale: (DIM as f32).sqrt().recip(),
+            scale,
             round_probs: 1,
             out: &out,
         };
@@ -94,18 +95,25 @@ fn a_row_does_not_depend_on_the_width_of_the_lists() {
         (CacheFormat::Bf16, CacheFormat::Fp8),
     ] {
         let bench = Bench::new(window, global);
-        let all: Vec<usize> = (0..ROWS.len()).collect();
-        let wide = bench.rows(&all, (128, 2048));
-        for (row, wanted) in all.iter().zip(&wide) {
-            assert!(wanted.iter().any(|&byte| byte != 0) || *row == 0, "row {row} is empty");
-            for widths in [(128, 512), (128, 640), (128, 1600), (700, 512), (1100, 3100)] {
-                if ROWS[*row].0 <= widths.0 && ROWS[*row].1 <= widths.1 {
-                    let alone = bench.rows(&[*row], widths);
-                    assert!(alone[0] == *wanted, "{window:?} and {global:?}: row {row} alone in lists of {widths:?}");
-                }
+        for scale in [(DIM as f32).sqrt().recip(), 8.0] {
+            check(&bench, scale);
+        }
+    }
+}
+
+fn check(bench: &Bench, scale: f32) {
+    let what = format!("{:?} and {:?}, scale {scale}", bench.window.0, bench.global.0);
+    let all: Vec<usize> = (0..ROWS.len()).collect();
+    let wide = bench.rows(&all, (128, 2048), scale);
+    for (row, wanted) in all.iter().zip(&wide) {
+        assert!(wanted.iter().any(|&byte| byte != 0) || *row == 0, "{what}: row {row} is empty");
+        for widths in [(128, 512), (128, 640), (128, 1600), (700, 512), (1100, 3100)] {
+            if ROWS[*row].0 <= widths.0 && ROWS[*row].1 <= widths.1 {
+                let alone = bench.rows(&[*row], widths, scale);
+                assert!(alone[0] == *wanted, "{what}: row {row} alone in lists of {widths:?}");
             }
         }
-        let short = bench.rows(&all[..4], (128, 512));
-        assert!(short == wide[..4], "{window:?} and {global:?}: the short rows in narrow lists");
     }
+    let short = bench.rows(&all[..4], (128, 512), scale);
+    assert!(short == wide[..4], "{what}: the short rows in narrow lists");
 }
