@@ -15,8 +15,8 @@ static RMS_NORM_1280: Function = Function::new(&images::RMS_NORM, c"rms_norm_128
 const THREADS: u32 = 128;
 /// Rows of `rms_norm_512` that a warp takes, of BF16 and of F32.
 const SHARES: (i64, i64) = (4, 2);
-/// Blocks of `rms_norm` for each multiprocessor, which has half of them at once: the others go to those that are done first.
-const BLOCKS: i64 = 8;
+/// Blocks of `rms_norm` for each multiprocessor, which has four at once: the others go to those that are done first.
+const BLOCKS: i64 = 24;
 
 fn rms_norm(cx: &Cx<'_>, a: RmsNormArgs<'_>) -> Result<(), Fault> {
     let (x, weight, out) = (a.x.view()?, a.weight.view()?, a.out.view()?);
