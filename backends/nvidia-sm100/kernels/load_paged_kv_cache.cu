@@ -5,7 +5,7 @@
 #include "common/cache.cuh"
 #include "common/octet.cuh"
 
-constexpr int THREADS = 256;
+constexpr int THREADS = 64;
 constexpr int ROWS = 1;
 constexpr uint32_t OP = 12, SLOTS = 1, BEYOND_CACHE = 3;
 

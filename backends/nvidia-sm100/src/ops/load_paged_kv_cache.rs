@@ -9,7 +9,7 @@ use crate::launch::{Grid, lanes_log2, launch, stream};
 deepinfer_plugin_api::kernel!(LoadPagedKvCache, load_paged_kv_cache, flags = super::FLAGS);
 
 static LOAD_PAGED_KV_CACHE: Function = Function::new(&images::LOAD_PAGED_KV_CACHE, c"load_paged_kv_cache");
-const THREADS: u32 = 256;
+const THREADS: u32 = 64;
 /// Columns of a lane at a time: two octets.
 const LANE_COLUMNS: i64 = 16;
 /// Rows of a lane at a time.
