@@ -1,591 +1,297 @@
-// `sparse_attention` of BF16 queries of 512 channels with rounded probabilities, of rows whose entries fill more than ten chunks of
-// 64, by the matrix units of Hopper, of tensors anywhere. Other rows are left to `sparse_attention_tiles.cu`.
+// `sparse_attention` of BF16 queries of 512 channels with rounded probabilities, by the matrix units of Hopper, of rows whose entries
+// fill more chunks of 64 than `sparse_attention_tiles.cu` takes; it leaves the others to that kernel: which of the two takes a row follows
+// from what the row lists. A block takes a row and 64 of its heads, and goes over its entries twice: first for the maximum of the scores,
+// then for the scores again, their probabilities, and the values.
 //
-// A cluster of four blocks takes a row and 64 of its heads, segment by segment of eight chunks: once for the maxima, and again for the
-// rest. Entries are decoded straight into the registers that the matrix instructions read:
-//   scores  S^T = K Q^T, 64 entries (a chunk) by 64 heads; a warpgroup takes every eighth chunk;
-//   values  O^T = V^T P^T, 512 channels by 64 heads; each block and warpgroup takes some of the channels and all entries.
-// Between them stands the exact maximum of all scores: what the contract rounds to BF16 is exp(s - m) under that maximum.
+// The producers list entries as they go, and decode them to tiles of BF16: a ring of two chunks. The consumers take turns at the
+// scores S = Q K^T of a chunk, 64 heads by 64 entries, and make probabilities of them; both add the values O = P V of every chunk, each
+// for one half of the channels.
 //
-// Bytes: the listed entries three times, mostly out of the L2 cache; q and out once. Flops: 4 per head, entry and channel.
-//
-// Order. The entries of the window and the others fill chunks of 64 of their own, in the order of the lists. A score adds its
-// 512 products in 32 steps of 16. A total adds, over chunks in order and four warps in order, 16 probabilities in a tree. A
-// value adds the entries in steps of 16 in the order of the chunks.
-#include "common/cache_read.cuh"
-#include "common/cluster.cuh"
-#include "common/fragments.cuh"
-#include "common/order.cuh"
-#include "common/view.cuh"
+// Bytes: the listed entries (the second time out of the L2 cache), q and out once from memory. Flops: 6 per head, entry and channel.
+// Shared memory, a chunk: 64 KiB written and 128 KiB read for the scores, and the same for them again, 8 KiB of probabilities written and
+// 96 KiB read for the values.
+#include "common/attention_tiles.cuh"
 
-struct Source {
-  View cache;
-  View slots;
-  uint32_t format;
-  uint32_t entries;
-};
+#if HAS_WGMMA
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Chunks of a row that the other kernel takes.
+constexpr int FEW_CHUNKS = 10;
+// Probabilities and sums of the last two chunks; the largest scores that each warpgroup of consumers has seen.
+constexpr int PROBABILITIES = QUERIES + QUERY_BYTES, SUMS = PROBABILITIES + 2 * PROBABILITY_BYTES, MAXIMA = SUMS + 2 * HEADS * 4;
+// Entries of each warp of producers, of three columns, for a round of listing.
+constexpr int COUNTS = MAXIMA + 2 * HEADS * 4, SHARED_BYTES = COUNTS + PRODUCERS / 32 * 4;
+static_assert(SHARED_BYTES == 218144, "as the host asks for");
+constexpr int HAS_PROBABILITIES = OWN_WORDS;
 
-constexpr int DIM = 512, HEADS = 64, CHUNK = 64;
-// Of a cluster, and of a block.
-constexpr int BLOCKS = 4, WARPGROUPS = 2, THREADS = 128 * WARPGROUPS;
-// Chunks that a row has more of, which fit into shared memory, and chunks of a segment.
-constexpr int MOST_CHUNKS = 10, SEGMENT_CHUNKS = 8;
-constexpr uint32_t OP = 19;
-// Places in the catalogue.
-enum Argument : uint32_t { WINDOW_SLOTS = 4, GLOBAL_SLOTS = 8 };
-enum Rule : uint32_t { WINDOW_SLOT_BEYOND = 2, GLOBAL_SLOT_BEYOND = 5 };
+__device__ inline int state(int at) { return *reinterpret_cast<const volatile int *>(shared + at); }
 
-// Dynamic shared memory.
-constexpr int QUERIES = 0, QUERY_BYTES = HEADS * DIM * 2;
-// Of each chunk the scores, as their threads hold them; later its probabilities and, from SUMS on, sums of them per warp.
-constexpr int SCORES = QUERIES + QUERY_BYTES, SCORE_BYTES = CHUNK * HEADS * 4, SUMS = CHUNK * HEADS * 2;
-// Slots.
-constexpr int LIST = SCORES + MOST_CHUNKS * SCORE_BYTES;
-constexpr int MAXIMA = LIST + MOST_CHUNKS * CHUNK * 4, TOTALS = MAXIMA + HEADS * 4;
-constexpr int SHARED_BYTES = TOTALS + HEADS * 4;
-static_assert(SHARED_BYTES == 232448, "all that a block can have");
-constexpr uint32_t NO_ENTRY = 0xFFFFFFFFu;
+// ---- the list ----
 
-extern __shared__ __align__(1024) unsigned char shared[];
-
-__device__ inline uint32_t shared_address(const void *at) { return uint32_t(__cvta_generic_to_shared(at)); }
-__device__ inline float &shared_float(int at) { return *reinterpret_cast<float *>(shared + at); }
-
-// ---- matrix instructions ----
-
-__device__ inline void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> __device__ inline void await_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
-// What threads stored is seen by the matrix instructions after this and a barrier.
-__device__ inline void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Rows of 128 bytes along K, swizzled, eight rows to a group of 1024 bytes.
-__device__ inline uint64_t matrix_at(uint32_t address) { return uint64_t(address >> 4 & 0x3FFF) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
-
-template <int R> __device__ inline void pin(float (&d)[R]) {
-#pragma unroll
-  for (int i = 0; i < R; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// Operands that are computed before this point.
-template <int R> __device__ inline void pin(uint32_t (&a)[R]) {
-#pragma unroll
-  for (int i = 0; i < R; ++i) asm volatile("" : "+r"(a[i])::"memory");
-}
-
-#define D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-// d (+)= a b: 64 rows by 64 columns over 16. A thread has of d and a the rows t / 4 and t / 4 + 8 of its warp's sixteen; of d
-// the columns 2 (t % 4) + 8 j and the next; of a the columns 2 (t % 4), the next, and those eight further on.
-__device__ inline void multiply(float (&d)[32], const uint32_t *a, uint64_t b, int add) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-               "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-               "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
-               : D8(0), D8(8), D8(16), D8(24)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-#undef D8
-
-// ---- clusters ----
-
-// Of the cluster's threads.
-__device__ inline void sync_all() {
-  cluster_arrive();
-  cluster_wait();
-}
-// At the same place in every block.
-__device__ inline void store_all(int at, uint32_t bits) {
-#pragma unroll
-  for (int rank = 0; rank < BLOCKS; ++rank) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.b32 [there], %2;\n}" ::"r"(shared_address(shared + at)), "r"(rank), "r"(bits)
-                 : "memory");
-  }
-}
-
-// Sixteen bytes from here to the same place in the other blocks.
-__device__ inline void copy_to_others(int at) {
-  const uint4 four = *reinterpret_cast<const uint4 *>(shared + at);
-#pragma unroll
-  for (uint32_t n = 1; n < BLOCKS; ++n) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.v4.b32 [there], {%2, %3, %4, %5};\n}" ::"r"(shared_address(shared + at)),
-                 "r"((cluster_rank() + n) % BLOCKS), "r"(four.x), "r"(four.y), "r"(four.z), "r"(four.w)
-                 : "memory");
-  }
-}
-
-// ---- scores ----
-
-// Bytes of an entry's values; its scales follow.
-template <int F> __host__ __device__ constexpr int value_bytes() { return F == CACHE_BF16 ? DIM * 2 : F == CACHE_FP8 ? DIM : DIM / 2; }
-
-// W words from any address.
-template <int W> __device__ inline void load_words(const unsigned char *from, uint32_t *words) {
-  // Words that hold a byte of them.
-  const int behind = int(reinterpret_cast<uintptr_t>(from) % 4);
-  const uint32_t *whole = reinterpret_cast<const uint32_t *>(from - behind);
-  uint32_t low = __ldg(whole);
-#pragma unroll
-  for (int n = 0; n < W; ++n) {
-    const uint32_t high = behind > 0 || n + 1 < W ? __ldg(whole + n + 1) : 0;
-    words[n] = __funnelshift_r(low, high, 8 * behind);
-    low = high;
-  }
-}
-
-// An entry of the list.
-template <int F> __device__ inline const unsigned char *entry_at(const Source &source, int place) {
-  const uint32_t slot = *reinterpret_cast<const uint32_t *>(shared + LIST + place * 4);
-  return slot == NO_ENTRY ? nullptr : entry_of<F>(source.cache, slot, source.entries, DIM).values;
-}
-
-// Sixteen bytes of values of two entries: STEPS times eight channels of 32 neighbours.
-template <int F> struct Piece {
-  static constexpr int STEPS = F == CACHE_BF16 ? 1 : F == CACHE_FP8 ? 2 : 4;
-  uint32_t words[2][4];
-  uint32_t scales[2];
-
-  // Piece `piece` of a thread, of entries n and n + 8 of the list: part of channels 32 (4 i + t % 4) on, where 4 / STEPS pieces
-  // make up an i.
-  __device__ void load(const Source &source, int n, int piece) {
-    constexpr int PARTS = 4 / STEPS;
-    const int place = 4 * (piece / PARTS) + threadIdx.x % 4;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const unsigned char *entry = entry_at<F>(source, n + 8 * r);
-      if (entry == nullptr) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) words[r][k] = 0;
-        scales[r] = 0;
-        continue;
-      }
-      load_words<4>(entry + (place * PARTS + piece % PARTS) * 16, words[r]);
-      const unsigned char *scale = entry + value_bytes<F>();
-      if constexpr (F == CACHE_FP8) scales[r] = __ldg(scale + place);
-      else if constexpr (F == CACHE_FP4_ROW16) scales[r] = load_bytes<2>(scale + 2 * place);
-    }
-  }
-
-  // The eight channels of step w, as the operands of two products: product h has channels 2 h, 2 h + 4, 2 h + 1, 2 h + 5.
-  __device__ void decode(int w, uint32_t (&a)[8]) const {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      uint32_t pairs[4];
-      if constexpr (F == CACHE_FP4_ROW16) {
-        const uint32_t both = scales_e4m3(scales[r], scales[r] >> 8);
-        unpack_e2m1(words[r][w], w < 2 ? pick(both, 0, 0x1010) : pick(both, 0, 0x3232), pairs);
-      } else if constexpr (F == CACHE_FP8) {
-        unpack_e4m3(words[r][2 * w], words[r][2 * w + 1], scales_ue8m0(scales[r], scales[r]), pairs);
-      } else {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) pairs[j] = pick(words[r][j / 2], words[r][2 + j / 2], j % 2 ? 0x7632 : 0x5410);
-      }
-      a[r] = pairs[0], a[2 + r] = pairs[1], a[4 + r] = pairs[2], a[6 + r] = pairs[3];
-    }
-  }
-
-  // Bit 7 of a byte is set if a code is NaN.
-  __device__ uint32_t nans() const {
-    uint32_t found = 0;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if constexpr (F == CACHE_FP8) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) found |= nans_of_e4m3(words[r][k]);
-        found |= scales[r] == 255 ? 0x80u : 0;
-      } else if constexpr (F == CACHE_FP4_ROW16) {
-        found |= nans_of_e4m3(scales[r]);
-      }
-    }
-    return found & 0x80808080u;
-  }
-};
-
-// Halves 2 N values of a lane: gives half of them to the lane that differs by `lanes`, and joins what that gives to the others;
-// returns which half it kept.
-template <int N, class Join> __device__ inline int exchange(float (&values)[16], int lanes, Join join) {
-  const bool is_upper = (threadIdx.x & lanes) != 0;
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const float kept = is_upper ? values[n + N] : values[n], given = is_upper ? values[n] : values[n + N];
-    values[n] = join(kept, __shfl_xor_sync(0xFFFFFFFFu, given, lanes));
-  }
-  return is_upper;
-}
-
-// Joins, over the eight lanes of equal t % 4 and in a tree, values of heads 8 j + 2 (t % 4) + e at [2 j + e]. A lane gets those
-// of two heads: it returns the first of them, the other is the next.
-template <class Join> __device__ inline int join_lanes(float (&values)[16], Join join) {
-  const int high = exchange<8>(values, 16, join), middle = exchange<4>(values, 8, join), low = exchange<2>(values, 4, join);
-  return 8 * (4 * high + 2 * middle + low) + 2 * (int(threadIdx.x) % 4);
-}
-
-// Floats as integers of the same order, and back.
-__device__ inline int ordered(int bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); }
-__device__ inline int &maximum_of(int head) { return *reinterpret_cast<int *>(shared + MAXIMA + head * 4); }
-
-// Scores of chunks `first`, `first` + step, ... below `end`, all of one format; `finds` the maximum of each head, or else keeps them.
-// Returns bits if an entry has a NaN.
-template <int F> __device__ uint32_t score(const Source &source, int first, int end, int step, float scale, bool finds) {
-  // Pieces under way.
-  constexpr int AHEAD = 2, STEPS = Piece<F>::STEPS;
-  const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4;
-  const uint64_t queries = matrix_at(shared_address(shared + QUERIES));
-  uint32_t nans = 0;
-  if (first >= end) return nans;
-  Piece<F> pieces[AHEAD];
-#pragma unroll
-  for (int i = 0; i < AHEAD; ++i) pieces[i].load(source, first * CHUNK + row, i);
+// Counts the entries. By all threads.
+template <bool IS_ALIGNED> __device__ inline Lists count_entries(const Source &window, const Source &global, int64_t row, bool &is_wrong, uint32_t *fault) {
+  Lists lists = {};
+  is_wrong = false;
+  const auto count = [&](const Source &source, uint32_t argument, uint32_t rule) {
+    int found = 0;
 #pragma unroll 1
-  for (int chunk = first; chunk < end; chunk += step) {
-    float sums[32];
-#pragma unroll
-    for (int n = 0; n < 32; ++n) sums[n] = 0.0f;
-    uint32_t operands[2][8];
-    pin(sums);
-#pragma unroll
-    for (int n = 0; n < 16; ++n) {
-      const int number = n / STEPS;
-      Piece<F> &piece = pieces[number % AHEAD];
-      if (n % STEPS == 0) nans |= piece.nans();
-      await_products<1>();
-      uint32_t(&a)[8] = operands[n % 2];
-      piece.decode(n % STEPS, a);
-      if (n % STEPS == STEPS - 1) {
-        const int next = number + AHEAD < 16 / STEPS ? chunk : chunk + step;
-        if (next < end) piece.load(source, next * CHUNK + row, (number + AHEAD) % (16 / STEPS));
-      }
-      pin(a);
-      fence_products();
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        // 64 channels, or four products, are a block of 8 KiB.
-        const int product = 2 * n + h;
-        multiply(sums, a + 4 * h, queries + (product / 4 * 8192 + product % 4 * 32) / 16, product > 0);
-      }
-      commit_products();
+    for (int64_t first = 0; first < source.slots.columns(); first += THREADS) {
+      found += __syncthreads_count(checked(source, slot_at(source, row, first + threadIdx.x), fault, argument, rule, is_wrong) >= 0);
     }
-    await_products<0>();
-    pin(sums);
+    return found;
+  };
+  lists.window = count(window, WINDOW_SLOTS, WINDOW_SLOT_BEYOND);
+  lists.global = count(global, GLOBAL_SLOTS, GLOBAL_SLOT_BEYOND);
+  lists.formats = formats_of<IS_ALIGNED>(window, global);
+  return lists;
+}
+
+// ---- producers ----
+
+__device__ inline void producers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+
+// A row is listed in parts: 256 columns of the window, and once that ends 512 of the others.
+constexpr int MOST_WINDOW = (CHUNK - 1 + PRODUCERS + CHUNK - 1) / CHUNK, MOST_GLOBAL = (CHUNK - 1 + 2 * PRODUCERS + CHUNK - 1) / CHUNK;
+static_assert(MOST_WINDOW + MOST_GLOBAL <= LISTED_CHUNKS);
+
+// What is listed lies in shared memory, and costs the producers no registers while they decode: the columns that come next; entries
+// that did not fill a chunk, and where they lie in the list; the number of the part's first chunk, its chunks of both caches, and whether
+// it is the last part.
+constexpr int WINDOW_AT = HAS_PROBABILITIES + 2 * 8, GLOBAL_AT = WINDOW_AT + 4, KEPT = GLOBAL_AT + 4, KEPT_AT = KEPT + 4;
+constexpr int NUMBER = KEPT_AT + 4, WINDOW_CHUNKS = NUMBER + 4, GLOBAL_CHUNKS = WINDOW_CHUNKS + 4, IS_END = GLOBAL_CHUNKS + 4;
+// Of each warpgroup of consumers: what it does next.
+constexpr int IS_FIRST = IS_END + 4;
+static_assert(IS_FIRST + 8 <= NANS);
+
+// Lists the next part. By all producers, who are done with the part before.
+template <bool IS_ALIGNED> __device__ void list_part(const Source &window, const Source &global, int64_t row) {
+  const int thread = thread_here() % PRODUCERS, lane = thread % 32, warp = thread / 32;
+  const int window_at = state(WINDOW_AT), global_at = state(GLOBAL_AT), kept = state(KEPT), kept_at = state(KEPT_AT);
+  const bool has_window = window_at < window.slots.columns(), ends_window = window_at + PRODUCERS >= window.slots.columns();
+  const bool is_end = ends_window && global_at + 2 * PRODUCERS >= global.slots.columns();
+  // Every slot has been looked at: what is not negative is there.
+  int32_t slots[3] = {slot_at(window, row, window_at + thread), -1, -1};
+  if (ends_window) slots[1] = slot_at(global, row, global_at + thread), slots[2] = slot_at(global, row, global_at + PRODUCERS + thread);
+  const uint32_t left = thread < kept ? shared_word(LIST + (kept_at + thread) * 4) : NO_ENTRY;
+  const int number = state(NUMBER) + state(WINDOW_CHUNKS) + state(GLOBAL_CHUNKS);
+  uint32_t found[3];
+#pragma unroll
+  for (int n = 0; n < 3; ++n) found[n] = __ballot_sync(0xFFFFFFFFu, slots[n] >= 0);
+  // Of the three in ten bits each.
+  if (lane == 0) shared_word(COUNTS + warp * 4) = __popc(found[0]) | __popc(found[1]) << 10 | __popc(found[2]) << 20;
+  producers_sync();
+  uint32_t others = 0, all = 0;
+#pragma unroll
+  for (int k = 0; k < PRODUCERS / 32; ++k) {
+    const uint32_t counts = shared_word(COUNTS + k * 4);
+    others += k < warp ? counts : 0;
+    all += counts;
+  }
+  const auto before = [&](int n) { return int(others >> 10 * n & 1023) + __popc(found[n] & ((1u << lane) - 1)); };
+  const auto count = [&](int n) { return int(all >> 10 * n & 1023); };
+  // The entries that were kept are of the cache whose columns come now.
+  const int of_window = count(0) + (has_window ? kept : 0), of_global = count(1) + count(2) + (has_window ? 0 : kept);
+  const int middle = (of_window + CHUNK - 1) / CHUNK * CHUNK, first_global = middle + (has_window ? 0 : kept);
+  if (thread < kept) shared_word(LIST + thread * 4) = left;
+  list<IS_ALIGNED>(window, kept + before(0), slots[0]);
+  list<IS_ALIGNED>(global, first_global + before(1), slots[1]);
+  list<IS_ALIGNED>(global, first_global + count(1) + before(2), slots[2]);
+  // Only what ends its cache may leave a chunk open.
+  const int window_chunks = ends_window ? middle / CHUNK : of_window / CHUNK;
+  const int global_chunks = is_end ? (of_global + CHUNK - 1) / CHUNK : of_global / CHUNK;
+  if (thread < CHUNK) {
+    if (ends_window && of_window + thread < middle) shared_word(LIST + (of_window + thread) * 4) = NO_ENTRY;
+    if (of_global + thread < global_chunks * CHUNK) shared_word(LIST + (middle + of_global + thread) * 4) = NO_ENTRY;
+  }
+  if (thread == 0) {
+    shared_word(WINDOW_AT) = window_at + PRODUCERS;
+    shared_word(GLOBAL_AT) = global_at + (ends_window ? 2 * PRODUCERS : 0);
+    shared_word(KEPT) = ends_window ? of_global - min(of_global, global_chunks * CHUNK) : of_window - window_chunks * CHUNK;
+    shared_word(KEPT_AT) = ends_window ? middle + global_chunks * CHUNK : window_chunks * CHUNK;
+    shared_word(NUMBER) = number, shared_word(WINDOW_CHUNKS) = window_chunks, shared_word(GLOBAL_CHUNKS) = global_chunks;
+    shared_word(IS_END) = is_end;
+  }
+  producers_sync();
+}
+
+// All chunks, twice.
+template <bool IS_ALIGNED> __device__ void produce(const Source &window, const Source &global, int64_t row) {
+  const int half = threadIdx.x / 128 - 2;
+#pragma unroll 1
+  for (int pass = 0; pass < 2; ++pass) {
+    if (pass > 0) {
+      producers_sync();
+      if (threadIdx.x % PRODUCERS == 0) shared_word(WINDOW_AT) = shared_word(GLOBAL_AT) = shared_word(KEPT) = 0;
+      producers_sync();
+    }
+    do {
+      list_part<IS_ALIGNED>(window, global, row);
+      fill_any<256, IS_ALIGNED>(window, state(NUMBER), 0, 1, state(WINDOW_CHUNKS), 256 * half, half, is_plain<IS_ALIGNED>(window, global));
+      fill_any<256, IS_ALIGNED>(global, state(NUMBER) + state(WINDOW_CHUNKS), state(WINDOW_CHUNKS), 1, state(GLOBAL_CHUNKS), 256 * half, half, is_plain<IS_ALIGNED>(window, global));
+    } while (state(IS_END) == 0);
+  }
+}
+
+// ---- consumers ----
+
+__device__ inline bool is_through(uint32_t barrier, uint32_t parity) {
+  uint32_t is_done;
+  asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}" : "=r"(is_done) : "r"(barrier), "r"(parity) : "memory");
+  return is_done != 0;
+}
+
+// Whether chunk `number`, which this warpgroup scores, is full before the probabilities of the one before it are there, whose
+// barrier waits for `phase`: one thread looks, so that all do the same.
+__device__ inline bool is_scored_first(int number, int phase) {
+  const int warpgroup = number % 2, other = 1 - warpgroup;
+  if (threadIdx.x % 128 == 0) {
+    bool is_first = false;
+    while (!is_first && !is_through(barrier_at(HAS_PROBABILITIES + other * 8), phase)) {
+      is_first = is_through(barrier_at(FULL + warpgroup * 16), number / 2 & 1) && is_through(barrier_at(FULL + warpgroup * 16 + 8), number / 2 & 1);
+    }
+    shared_word(IS_FIRST + warpgroup * 4) = is_first;
+  }
+  warpgroup_sync(2 + warpgroup);
+  return __shfl_sync(0xFFFFFFFFu, state(IS_FIRST + warpgroup * 4), 0) != 0;
+}
+
+template <bool IS_ALIGNED>
+__device__ void consume(const View &q, const View &sink, const View &out, float scale, const Lists &lists, int64_t row, int first, int heads) {
+  // The shuffle tells the compiler that it is the same for a warp.
+  const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), thread = threadIdx.x % 128, lane = threadIdx.x % 32;
+  const bool plain = lists.is_plain();
+  const int chunks = lists.chunks();
+  // Of the two heads of this thread the lower; the other is 8 further on.
+  const int head = thread / 32 * 16 + lane / 4;
+  {
+    Queries queries;
+    queries.load<IS_ALIGNED>(q, row, first, heads);
+    queries.store(plain);
+  }
+  publish_stores();
+  asm volatile("bar.sync 4, 256;" ::: "memory");
+
+  // The maxima. A NaN in an entry makes every head of the row NaN.
+  float m[2] = {__uint_as_float(0xFF800000u), __uint_as_float(0xFF800000u)};
+#pragma unroll 1
+  for (int number = warpgroup; number < chunks; number += 2) {
+    float scores[32];
+    multiply_queries<true>(scores, warpgroup * 2, number / 2 & 1, plain);
+    wgmma_wait<0>();
+    pin(scores);
+    arrive_warp(barrier_at(EMPTY + (warpgroup * 2 + 1) * 8));
+    finish_scores(scores, scale, lists.is_fp4(number), lists.entries(number));
+#pragma unroll
+    for (int n = 0; n < 32; ++n) m[n / 2 % 2] = maximum(m[n / 2 % 2], scores[n]);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    m[r] = maximum(m[r], __shfl_xor_sync(0xFFFFFFFFu, m[r], 1));
+    m[r] = maximum(m[r], __shfl_xor_sync(0xFFFFFFFFu, m[r], 2));
+    if (lane % 4 == 0) shared_float(MAXIMA + (warpgroup * HEADS + head + 8 * r) * 4) = m[r];
+  }
+  asm volatile("bar.sync 4, 256;" ::: "memory");
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    m[r] = maximum(m[r], shared_float(MAXIMA + ((1 - warpgroup) * HEADS + head + 8 * r) * 4));
+    if (*reinterpret_cast<const volatile uint32_t *>(shared + NANS) != 0) m[r] = __uint_as_float(0x7FC00000u);
+  }
+
+  float values[2][64], total[2] = {};
+  // Which time it is that probabilities are awaited in their place.
+  const auto phase_of = [&](int number) { return (number - chunks) / 2 & 1; };
+  // Adds the values of a chunk, as soon as its probabilities are there, and leaves its stage to the producers.
+  const auto add_values = [&](int number) {
+    const int place = number % 2, stage = place * 2 + warpgroup;
+    barrier_wait(barrier_at(HAS_PROBABILITIES + place * 8), phase_of(number));
+    barrier_wait(barrier_at(FULL + stage * 8), number / 2 & 1);
+    if (plain) publish_stores();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) total[r] = __fadd_rn(total[r], shared_float(SUMS + (place * HEADS + head + 8 * r) * 4));
+    multiply_entries(values, PROBABILITIES + place * PROBABILITY_BYTES, STAGES + stage * STAGE_BYTES, number == chunks);
+    await_entries(values);
+    arrive_warp(barrier_at(EMPTY + stage * 8));
+  };
+
+  // The second time: chunks that this warpgroup scores, each behind one that the other scored. Values of that one go first, since its
+  // stage is wanted for the chunk after the next; but while its probabilities are not there, the matrix units can make scores.
+  const int end = 2 * chunks;
+#pragma unroll 1
+  for (int number = chunks + ((chunks ^ warpgroup) & 1);; number += 2) {
+    bool is_first = false;
+    if (number > chunks) {
+      is_first = number < end && is_scored_first(number, phase_of(number - 1));
+      if (!is_first) add_values(number - 1);
+    }
+    if (number >= end) break;
+    float scores[32], sums[2];
+    multiply_queries<false>(scores, warpgroup * 2, number / 2 & 1, plain);
+    if (is_first) add_values(number - 1);
+    wgmma_wait<0>();
+    pin(scores);
+    const bool is_fp4 = lists.is_fp4(number - chunks);
+    finish_scores(scores, scale, is_fp4, lists.entries(number - chunks));
+    round_probabilities<false>(scores, m, matrices_at(PROBABILITIES + warpgroup * PROBABILITY_BYTES, 128), is_fp4 ? FP4_FACTORS : ONES, sums);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // Entries that are not there count for nothing.
-      const bool exists = *reinterpret_cast<const uint32_t *>(shared + LIST + (chunk * CHUNK + row + 8 * r) * 4) != NO_ENTRY;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float &s = sums[4 * j + 2 * r + e];
-          s = exists ? __fmul_rn(s, scale) : __uint_as_float(0xFF800000u);
-        }
-      }
+      sums[r] = __fadd_rn(sums[r], __shfl_xor_sync(0xFFFFFFFFu, sums[r], 1));
+      sums[r] = __fadd_rn(sums[r], __shfl_xor_sync(0xFFFFFFFFu, sums[r], 2));
+      if (lane % 4 == 0) shared_float(SUMS + (warpgroup * HEADS + head + 8 * r) * 4) = sums[r];
     }
-    if (!finds) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        *reinterpret_cast<float4 *>(shared + SCORES + chunk * SCORE_BYTES + j * 2048 + thread * 16) =
-            make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
-      }
-    }
-    if (finds) {
-      float maxima[16];
-#pragma unroll
-      for (int n = 0; n < 16; ++n) maxima[n] = fmaxf(sums[n / 2 * 4 + n % 2], sums[n / 2 * 4 + 2 + n % 2]);
-      const int head = join_lanes(maxima, [](float a, float b) { return fmaxf(a, b); });
-      // A maximum is the same in any order.
-#pragma unroll
-      for (int e = 0; e < 2; ++e) atomicMax(&maximum_of(head + e), ordered(__float_as_int(maxima[e])));
-    }
-  }
-  return nans;
-}
-
-// Turns the scores of chunk `chunk`, which this warpgroup has made, into probabilities in every block of the cluster. Entries
-// n and n + 8 of sixteen are neighbours there.
-__device__ void round_probabilities(int chunk) {
-  const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-  const int base = SCORES + chunk * SCORE_BYTES;
-  const auto sync_warpgroup = [] { asm volatile("bar.sync %0, 128;" ::"r"(1 + int(threadIdx.x) / 128) : "memory"); };
-  float4 scores[8];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) scores[j] = *reinterpret_cast<const float4 *>(shared + base + j * 2048 + thread * 16);
-  // The probabilities lie where other threads have their scores.
-  sync_warpgroup();
-  float sums[16];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float2 maxima = *reinterpret_cast<const float2 *>(shared + MAXIMA + (8 * j + 2 * (lane % 4)) * 4);
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      constexpr float LOG2_E = 1.4426950408889634f;
-      const float m = e ? maxima.y : maxima.x;
-      const float low = exp2f(__fmul_rn(__fsub_rn(e ? scores[j].y : scores[j].x, m), LOG2_E));
-      const float high = exp2f(__fmul_rn(__fsub_rn(e ? scores[j].w : scores[j].z, m), LOG2_E));
-      const int head = 8 * j + 2 * (lane % 4) + e;
-      *reinterpret_cast<uint32_t *>(shared + base + head * 128 + ((32 * warp + 4 * (lane / 4)) ^ (head % 8) << 4)) = round_pair(low, high);
-      sums[2 * j + e] = __fadd_rn(low, high);
-    }
-  }
-  const int head = join_lanes(sums, [](float a, float b) { return __fadd_rn(a, b); });
-  *reinterpret_cast<float2 *>(shared + base + SUMS + (warp * HEADS + head) * 4) = make_float2(sums[0], sums[1]);
-  sync_warpgroup();
-  for (int at = thread * 16; at < SUMS + 4 * HEADS * 4; at += 128 * 16) copy_to_others(base + at);
-}
-
-// ---- values ----
-
-// Two neighbouring channels of four entries.
-template <int F> struct Column {
-  static constexpr int BYTES = value_bytes<F>() / 256;
-  uint32_t words[4];
-  uint32_t scales[4];
-
-  // Of entries n, n + 8, n + 4 and n + 12 of the list.
-  __device__ void load(const Source &source, int n, int channel) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const unsigned char *entry = entry_at<F>(source, n + (k % 2) * 8 + k / 2 * 4);
-      if (entry == nullptr) {
-        words[k] = 0;
-        scales[k] = 0;
-        continue;
-      }
-      const unsigned char *from = entry + channel * BYTES / 2;
-      if constexpr (BYTES == 1) words[k] = __ldg(from);
-      else if constexpr (BYTES == 2) words[k] = load_bytes<2>(from);
-      else load_words<1>(from, words + k);
-      if constexpr (F == CACHE_FP8) scales[k] = __ldg(entry + DIM + channel / 32);
-      else if constexpr (F == CACHE_FP4_ROW16) scales[k] = __ldg(entry + DIM / 2 + channel / 16);
-    }
+    publish_stores();
+    arrive_warp(barrier_at(HAS_PROBABILITIES + warpgroup * 8));
+    add_values(number);
+    if (number + 1 == end) break;
   }
 
-  // As an operand: rows are channels, neighbours two entries.
-  __device__ void decode(uint32_t (&a)[4]) const {
+  float factors[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t x = words[2 * half], y = words[2 * half + 1];
-      const uint32_t x_scale = scales[2 * half], y_scale = scales[2 * half + 1];
-      uint32_t pairs[4];
-      if constexpr (F == CACHE_FP4_ROW16) unpack_e2m1(pick(x, y, 0x5410), scales_e4m3(x_scale, y_scale), pairs);
-      else if constexpr (F == CACHE_FP8) unpack_e4m3(x, y, scales_ue8m0(x_scale, y_scale), pairs);
-      else pairs[0] = pick(x, y, 0x5410), pairs[1] = pick(x, y, 0x7632);
-      a[2 * half] = pairs[0], a[2 * half + 1] = pairs[1];
-    }
-  }
-};
-
-// Adds chunks `first` to `end` - 1, all of one format, to 16 channels per warp from `channel` of this thread on.
-template <int F> __device__ void add_values(float (&sums)[32], const Source &source, int first, int end, int channel) {
-  // Columns under way: those of half a chunk.
-  constexpr int AHEAD = 2;
-  const int lane_entry = threadIdx.x % 4;
-  if (first >= end) return;
-  Column<F> columns[AHEAD];
-#pragma unroll
-  for (int s = 0; s < AHEAD; ++s) columns[s].load(source, first * CHUNK + s * 16 + lane_entry, channel);
-  pin(sums);
-#pragma unroll 1
-  for (int chunk = first; chunk < end; ++chunk) {
-    const uint64_t probabilities = matrix_at(shared_address(shared + SCORES + chunk * SCORE_BYTES));
-    uint32_t operands[2][4];
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      Column<F> &column = columns[s % AHEAD];
-      await_products<1>();
-      column.decode(operands[s % 2]);
-      if (chunk + (s + AHEAD) / 4 < end) column.load(source, chunk * CHUNK + (s + AHEAD) * 16 + lane_entry, channel);
-      pin(operands[s % 2]);
-      fence_products();
-      multiply(sums, operands[s % 2], probabilities + s * 32 / 16, 1);
-      commit_products();
-    }
-    // With products under way across the edge of the loop the compiler would serialise all of them.
-    await_products<0>();
-  }
-  pin(sums);
+  for (int r = 0; r < 2; ++r) factors[r] = share_of(total[r], m[r], sink, first + head + 8 * r, head + 8 * r < heads);
+  // A stage that only this warpgroup reads values of, and nobody scores any more.
+  put_values<IS_ALIGNED>(values, factors, STAGES + warpgroup * STAGE_BYTES, plain, out, row, first, heads, warpgroup * 256);
 }
 
 // ---- the whole ----
 
-// Chunks of the window, and of the other cache.
-struct Lists {
-  int window, global;
-  bool is_wrong;
-};
-
-// Lists the entries of chunks `from` to `from` + MOST_CHUNKS - 1. By all threads; the list is not yet visible to others.
-__device__ inline Lists list_entries(const Source &window, const Source &global, int64_t row, int from, uint32_t *fault) {
-  int *scratch = reinterpret_cast<int *>(shared + TOTALS);
-  uint32_t *list = reinterpret_cast<uint32_t *>(shared + LIST);
-  const int thread = threadIdx.x;
-  const auto slot_of = [&](const Source &source, int64_t k) {
-    return k < source.slots.columns() ? __ldg(source.slots.at<int32_t>(row * source.slots.stride[2]) + k) : -1;
-  };
-  const int32_t ahead[2] = {slot_of(window, thread), slot_of(global, thread)};
-  for (int n = thread; n < MOST_CHUNKS * CHUNK; n += THREADS) list[n] = NO_ENTRY;
-  bool is_wrong = false;
-  const auto part = [&](const Source &source, int32_t slot, int chunk, uint32_t argument, uint32_t rule) {
-    const int64_t columns = source.slots.columns(), capacity = source.cache.shape[2] * source.entries;
-    int count = 0;
-    for (int64_t base = 0; base < columns; base += THREADS) {
-      const int32_t next = slot_of(source, base + THREADS + thread);
-      if (slot >= capacity) {
-        refuse(fault, OP, argument, rule);
-        is_wrong = true;
-        slot = -1;
-      }
-      const Count found = count_block<THREADS>(slot >= 0, scratch);
-      const int place = (chunk - from) * CHUNK + count + found.before;
-      if (slot >= 0 && place >= 0 && place < MOST_CHUNKS * CHUNK) list[place] = uint32_t(slot);
-      count += found.all;
-      slot = next;
-    }
-    return (count + CHUNK - 1) / CHUNK;
-  };
-  Lists lists;
-  lists.window = part(window, ahead[0], 0, WINDOW_SLOTS, WINDOW_SLOT_BEYOND);
-  lists.global = part(global, ahead[1], lists.window, GLOBAL_SLOTS, GLOBAL_SLOT_BEYOND);
-  lists.is_wrong = is_wrong;
-  return lists;
-}
-
-// Queries of `heads` heads into shared memory, zeros for the others, in the order of channels that `Piece` has.
-__device__ inline void load_queries(const View &q, int64_t row, int first, int heads) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // A lane takes eight channels 8 (16 i + 4 c + w) of a head; lanes of a warp differ so that no two banks meet.
-  const int c = lane % 4, low = lane / 4 % 2, head_low = lane / 8;
-#pragma unroll 8
-  for (int n = warp; n < 128; n += THREADS / 32) {
-    const int i = n % 4, w = n / 4 % 2 * 2 + low, head = n / 8 * 4 + head_low;
-    uint4 eight = make_uint4(0, 0, 0, 0);
-    if (head < heads) {
-      uint32_t words[4];
-      load_words<4>(reinterpret_cast<const unsigned char *>(q.at<uint16_t>(row * q.stride[1] + (first + head) * q.stride[2]) + 8 * (16 * i + 4 * c + w)), words);
-      eight = make_uint4(words[0], words[1], words[2], words[3]);
-    }
-    // Steps 8 i + 2 w and the next.
-    const int block = 2 * i + w / 2, in_row = w % 2 * 64 + 4 * c;
-    const int base = QUERIES + block * 8192 + head * 128, swizzle = head % 8 << 4;
-    const auto put = [&](int at, uint32_t pair) { *reinterpret_cast<uint32_t *>(shared + base + ((in_row + at) ^ swizzle)) = pair; };
-    put(0, pick(eight.x, eight.z, 0x5410));
-    put(16, pick(eight.x, eight.z, 0x7632));
-    put(32, pick(eight.y, eight.w, 0x5410));
-    put(48, pick(eight.y, eight.w, 0x7632));
-  }
-}
-
+// IS_ALIGNED: all entries and rows begin on boundaries of 16 bytes.
+template <bool IS_ALIGNED>
 __device__ void attend(const View &q, const Source &window, const Source &global, const View &sink, const View &out, float scale, uint32_t *fault) {
-  const int rank = cluster_rank(), warpgroup = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int groups = int(max(int64_t(1), (q.shape[2] + HEADS - 1) / HEADS));
-  const int64_t row = blockIdx.x / BLOCKS / groups;
-  const int first = int(blockIdx.x / BLOCKS % groups) * HEADS, heads = int(min(int64_t(HEADS), q.shape[2] - first));
-
-  const Lists lists = list_entries(window, global, row, 0, fault);
-  if (__syncthreads_or(lists.is_wrong)) return;
-  const int chunks = lists.window + lists.global;
-  if (chunks <= MOST_CHUNKS) return;
-  const int own = rank * WARPGROUPS + warpgroup, step = BLOCKS * WARPGROUPS;
-  const int channel = (rank * WARPGROUPS * 4 + warp) * 16 + lane / 4 * 2;
-  load_queries(q, row, first, heads);
-  if (threadIdx.x < HEADS) maximum_of(threadIdx.x) = ordered(int(0xFF800000u));
-  publish_to_products();
-  __syncthreads();
-
-  float sums[32];
+  const int64_t row = blockIdx.x / groups;
+  const int first = int(blockIdx.x % groups) * HEADS, heads = int(min(int64_t(HEADS), q.shape[2] - first));
+  bool is_wrong;
+  const Lists lists = count_entries<IS_ALIGNED>(window, global, row, is_wrong, fault);
+  if (__syncthreads_or(is_wrong) || lists.chunks() <= FEW_CHUNKS) return;
+  if (threadIdx.x == 0) {
 #pragma unroll
-  for (int n = 0; n < 32; ++n) sums[n] = 0.0f;
-  uint32_t nans = 0;
-  float total = 0.0f;
-
-  // The row is gone through twice: for the maxima, then for all the rest.
-  const int segment = SEGMENT_CHUNKS, segments = (chunks + segment - 1) / segment;
-#pragma unroll 1
-  for (int turn = -segments; turn < segments; ++turn) {
-    const bool is_first = turn < 0;
-    const int from = (is_first ? turn + segments : turn) * segment, end = min(chunks, from + segment) - from;
-    const int middle = min(max(lists.window - from, 0), end);
-    __syncthreads();
-    list_entries(window, global, row, from, fault);
-    __syncthreads();
-#pragma unroll 1
-    for (int part = 0; part < 2; ++part) {
-      const Source &source = part == 0 ? window : global;
-      const int begin = part == 0 ? 0 : middle, limit = part == 0 ? middle : end;
-      const int mine = begin + (own + step - begin % step) % step;
-      switch (source.format) {
-      case CACHE_BF16: nans |= score<CACHE_BF16>(source, mine, limit, step, scale, is_first); break;
-      case CACHE_FP8: nans |= score<CACHE_FP8>(source, mine, limit, step, scale, is_first); break;
-      case CACHE_FP4_ROW16: nans |= score<CACHE_FP4_ROW16>(source, mine, limit, step, scale, is_first); break;
-      }
-    }
-    // The maxima of all blocks, after the last segment of the first time.
-    if (turn == -1) {
-      // A NaN in an entry makes every head of the row NaN, which is above infinity here.
-      constexpr int NAN_BITS = 0x7FC00000;
-      const bool is_nan = __syncthreads_or(nans != 0);
-      int m = int(threadIdx.x) < HEADS && !is_nan ? maximum_of(threadIdx.x) : NAN_BITS;
-      // No scores are there yet.
-      sync_all();
-      if (threadIdx.x < HEADS) store_all(SCORES + (rank * HEADS + int(threadIdx.x)) * 4, uint32_t(m));
-      sync_all();
-      if (threadIdx.x < HEADS) {
-        for (int r = 0; r < BLOCKS; ++r) m = max(m, *reinterpret_cast<const int *>(shared + SCORES + (r * HEADS + int(threadIdx.x)) * 4));
-      }
-      if (threadIdx.x < HEADS) maximum_of(threadIdx.x) = ordered(m);
-      __syncthreads();
-    }
-    if (is_first) continue;
-
-#pragma unroll 1
-    for (int chunk = own; chunk < end; chunk += step) round_probabilities(chunk);
-    publish_to_products();
-    sync_all();
-    publish_to_products();
-    if (threadIdx.x < HEADS) {
-      for (int chunk = 0; chunk < end; ++chunk) {
-        for (int w = 0; w < 4; ++w) total = __fadd_rn(total, shared_float(SCORES + chunk * SCORE_BYTES + SUMS + (w * HEADS + int(threadIdx.x)) * 4));
-      }
-    }
-#pragma unroll 1
-    for (int part = 0; part < 2; ++part) {
-      const Source &source = part == 0 ? window : global;
-      const int begin = part == 0 ? 0 : middle, limit = part == 0 ? middle : end;
-      switch (source.format) {
-      case CACHE_BF16: add_values<CACHE_BF16>(sums, source, begin, limit, channel); break;
-      case CACHE_FP8: add_values<CACHE_FP8>(sums, source, begin, limit, channel); break;
-      case CACHE_FP4_ROW16: add_values<CACHE_FP4_ROW16>(sums, source, begin, limit, channel); break;
-      }
-    }
-    // Probabilities of the next segment come from every block.
-    sync_all();
+    for (int stage = 0; stage < 4; ++stage) barrier_init(barrier_at(FULL + stage * 8), fillers(lists.is_plain())), barrier_init(barrier_at(EMPTY + stage * 8), 4);
+#pragma unroll
+    for (int place = 0; place < 2; ++place) barrier_init(barrier_at(HAS_PROBABILITIES + place * 8), 4);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    shared_word(NANS) = 0;
   }
-
-  if (threadIdx.x < HEADS) {
-    const float m = shared_float(MAXIMA + int(threadIdx.x) * 4);
-    if (int(threadIdx.x) < heads) total = __fadd_rn(total, expf(__fsub_rn(sink.at<float>()[first + threadIdx.x], m)));
-    shared_float(TOTALS + int(threadIdx.x) * 4) = __frcp_rn(total);
-  }
+  if (threadIdx.x < 8) shared_word(WINDOW_AT + threadIdx.x * 4) = 0;
   __syncthreads();
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int head = 8 * j + 2 * (lane % 4) + e;
-      const float factor = shared_float(TOTALS + head * 4);
-      if (head >= heads) continue;
-      const uint32_t pair = round_pair(__fmul_rn(sums[4 * j + e], factor), __fmul_rn(sums[4 * j + 2 + e], factor));
-      uint16_t *at = out.at<uint16_t>(row * out.stride[1] + (first + head) * out.stride[2] + channel);
-      at[0] = uint16_t(pair), at[1] = uint16_t(pair >> 16);
-    }
+  constexpr int PRODUCER_REGISTERS = 56;
+  if (threadIdx.x < CONSUMERS) {
+    more_registers<256 - PRODUCER_REGISTERS>();
+    consume<IS_ALIGNED>(q, sink, out, scale, lists, row, first, heads);
+  } else {
+    fewer_registers<PRODUCER_REGISTERS>();
+    produce<IS_ALIGNED>(window, global, row);
   }
 }
+#define ATTEND(IS_ALIGNED) attend<IS_ALIGNED>(q, window, global, sink, out, scale, fault)
+#else
+#define ATTEND(IS_ALIGNED)
 #endif
 
-extern "C" __global__ void __cluster_dims__(4) __launch_bounds__(256, 1) sparse_attention_long(
-    const __grid_constant__ View q, const __grid_constant__ Source window, const __grid_constant__ Source global, const __grid_constant__ View sink,
-    const __grid_constant__ View out, float scale, uint32_t *fault) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  attend(q, window, global, sink, out, scale, fault);
-#endif
-}
+#define KERNEL(NAME, IS_ALIGNED)                                                                                                                       \
+  extern "C" __global__ void __launch_bounds__(512, 1) NAME(const __grid_constant__ View q, const __grid_constant__ Source window,                    \
+                                                            const __grid_constant__ Source global, const __grid_constant__ View sink,                 \
+                                                            const __grid_constant__ View out, float scale, uint32_t *fault) {                         \
+    ATTEND(IS_ALIGNED);                                                                                                                                \
+  }
+
+KERNEL(sparse_attention_long, true)
+// Tensors anywhere.
+KERNEL(sparse_attention_long_any, false)

@@ -90,44 +90,46 @@ struct Call {
     scale: f32,
 }
 
-/// What `sparse_attention_tiles.cu` is made for: channels, heads of a cluster, entries of a chunk, chunks of a row, and the
-/// threads and the shared memory of a block. `sparse_attention_long.cu` takes rows of more chunks, by clusters of `LONG_BLOCKS`.
+/// What the kernels for the matrix units are made for: channels, heads of a block, entries of a chunk, chunks of a row that
+/// `sparse_attention_tiles.cu` takes (`sparse_attention_long.cu` takes rows of more), and the threads of a block.
 mod matrix {
     pub(super) const DIM: i64 = 512;
     pub(super) const HEADS: i64 = 64;
     pub(super) const CHUNK: i64 = 64;
     pub(super) const MOST_CHUNKS: i64 = 10;
     pub(super) const THREADS: u32 = 512;
-    pub(super) const SHARED_BYTES: u32 = 220_256;
-    pub(super) const LONG_BLOCKS: i64 = 4;
-    pub(super) const LONG_THREADS: u32 = 256;
-    pub(super) const LONG_SHARED_BYTES: u32 = 232_448;
     /// Boundary of entries and rows.
     pub(super) const BOUNDARY: i64 = 16;
 }
 
-/// A kernel for the matrix units, and the blocks of its clusters.
+/// A kernel for the matrix units, the blocks of its clusters, and the shared memory of each.
 struct Clustered {
     function: Function,
     blocks: i64,
+    shared_bytes: u32,
 }
 
 impl Clustered {
-    const fn new(name: &'static std::ffi::CStr, blocks: i64) -> Self {
-        Self { function: Function::new(&images::SPARSE_ATTENTION_TILES, name), blocks }
+    const fn tiles(name: &'static std::ffi::CStr, blocks: i64) -> Self {
+        Self { function: Function::new(&images::SPARSE_ATTENTION_TILES, name), blocks, shared_bytes: 221_696 }
+    }
+
+    const fn long(name: &'static std::ffi::CStr) -> Self {
+        Self { function: Function::new(&images::SPARSE_ATTENTION_LONG, name), blocks: 1, shared_bytes: 218_144 }
     }
 }
 
 /// From the largest cluster on.
 static SHORT: [Clustered; 3] = [
-    Clustered::new(c"sparse_attention_tiles_4", 4),
-    Clustered::new(c"sparse_attention_tiles_2", 2),
-    Clustered::new(c"sparse_attention_tiles_1", 1),
+    Clustered::tiles(c"sparse_attention_tiles_4", 4),
+    Clustered::tiles(c"sparse_attention_tiles_2", 2),
+    Clustered::tiles(c"sparse_attention_tiles_1", 1),
 ];
-/// For tensors anywhere.
-static ANYWHERE: [Clustered; 1] = [Clustered::new(c"sparse_attention_tiles_any", 1)];
 /// For rows of more chunks.
-static LONG: Function = Function::new(&images::SPARSE_ATTENTION_LONG, c"sparse_attention_long");
+static LONG: Clustered = Clustered::long(c"sparse_attention_long");
+/// Both for tensors anywhere.
+static SHORT_ANYWHERE: [Clustered; 1] = [Clustered::tiles(c"sparse_attention_tiles_any", 1)];
+static LONG_ANYWHERE: Clustered = Clustered::long(c"sparse_attention_long_any");
 
 impl Call {
     /// Whether formats and extents are those of the kernels for the matrix units.
@@ -165,18 +167,20 @@ impl Call {
         let has_room = chunks(&self.window) + chunks(&self.global) > matrix::MOST_CHUNKS;
         let clusters = self.q.shape[1] * ((self.q.shape[2] + matrix::HEADS - 1) / matrix::HEADS).max(1);
         let room = i64::from(stream.device().multiprocessors());
-        let kernels: &[Clustered] = if self.is_aligned() { &SHORT } else { &ANYWHERE };
+        let (kernels, long): (&[Clustered], _) =
+            if self.is_aligned() { (&SHORT, &LONG) } else { (&SHORT_ANYWHERE, &LONG_ANYWHERE) };
         let fits = |kernel: &&Clustered| clusters * kernel.blocks <= room;
         let kernel = kernels.iter().find(fits).unwrap_or(&kernels[kernels.len() - 1]);
         let &Self { q, window, global, sink, out, scale } = self;
-        let queue = |function: &Function, blocks: i64, threads: u32, shared: u32| {
-            let mut grid = Grid::of_items(clusters * blocks * i64::from(threads), threads)?;
-            grid.shared_bytes = shared;
-            launch!(stream, *function, grid, q, window, global, sink, out, scale)
+        let queue = |kernel: &Clustered| {
+            let threads = matrix::THREADS;
+            let mut grid = Grid::of_items(clusters * kernel.blocks * i64::from(threads), threads)?;
+            grid.shared_bytes = kernel.shared_bytes;
+            launch!(stream, kernel.function, grid, q, window, global, sink, out, scale)
         };
-        queue(&kernel.function, kernel.blocks, matrix::THREADS, matrix::SHARED_BYTES)?;
+        queue(kernel)?;
         if has_room {
-            queue(&LONG, matrix::LONG_BLOCKS, matrix::LONG_THREADS, matrix::LONG_SHARED_BYTES)?;
+            queue(long)?;
         }
         Ok(())
     }
