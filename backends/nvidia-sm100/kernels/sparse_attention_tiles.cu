@@ -271,14 +271,6 @@ __device__ void consume(const Queries &q, const View &sink, const View &out, flo
 
 // ---- the whole ----
 
-// Asks for the listed entries of this block's chunks ahead of their use.
-template <int C> __device__ inline void prefetch_entries(const Source &source, int first, int end, int rank) {
-  for (int n = first * CHUNK + threadIdx.x; n < end * CHUNK; n += THREADS) {
-    const uint32_t listed = shared_word(LIST + n * 4);
-    if (listed != NO_ENTRY && n / CHUNK % C == rank) prefetch_entry(source, listed);
-  }
-}
-
 // By clusters of C blocks. IS_ALIGNED: all entries and rows begin on boundaries of 16 bytes.
 template <int C, bool IS_ALIGNED>
 __device__ void attend(const View &q, const Source &window, const Source &global, const View &sink, const View &out, float scale, uint32_t *fault) {
@@ -305,10 +297,6 @@ __device__ void attend(const View &q, const Source &window, const Source &global
   if (lists.chunks() == 0) {
     for (int n = threadIdx.x; n < heads * DIM; n += THREADS) out.at<uint16_t>(row * out.stride[1] + (first + n / DIM) * out.stride[2])[n % DIM] = 0;
     return;
-  }
-  if (IS_ALIGNED) {
-    prefetch_entries<C>(window, 0, lists.window_chunks(), rank);
-    prefetch_entries<C>(global, lists.window_chunks(), lists.chunks(), rank);
   }
   if constexpr (C > 1) cluster_sync();
   // A block of a larger cluster keeps fewer scores, and leaves more registers to its producers; a consumer and a producer have 256.

@@ -104,13 +104,6 @@ template <bool IS_ALIGNED> __device__ inline int formats_of(const Source &window
   return (window.format == CACHE_FP4_ROW16 ? 1 : 0) | (global.format == CACHE_FP4_ROW16 ? 2 : 0) | (is_plain<IS_ALIGNED>(window, global) ? 4 : 0);
 }
 
-// Asks for a listed entry ahead of its use.
-__device__ inline void prefetch_entry(const Source &source, uint32_t listed) {
-  const uint32_t bytes = source.format == CACHE_BF16 ? 1024 : source.format == CACHE_FP8 ? 528 : 288;
-  const unsigned char *entry = source.cache.data + uint64_t(listed) * 16;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(entry), "r"(bytes) : "memory");
-}
-
 // ---- producers: entries to tiles ----
 
 // FP4 entries lie in the tiles as 2^-16 of what they are, which saves a product a pair: scores and probabilities make up for it.
