@@ -14,8 +14,6 @@
 
 #if HAS_WGMMA
 
-// Chunks of a row that the other kernel takes.
-constexpr int FEW_CHUNKS = 10;
 // Probabilities and sums of the last two chunks; the largest scores that each warpgroup of consumers has seen.
 constexpr int PROBABILITIES = QUERIES + QUERY_BYTES, SUMS = PROBABILITIES + 2 * PROBABILITY_BYTES, MAXIMA = SUMS + 2 * HEADS * 4;
 // Entries of each warp of producers, of three columns, for a round of listing.
@@ -79,13 +77,8 @@ template <bool IS_ALIGNED> __device__ void list_part(const Source &window, const
   // Of the three in ten bits each.
   if (lane == 0) shared_word(COUNTS + warp * 4) = __popc(found[0]) | __popc(found[1]) << 10 | __popc(found[2]) << 20;
   producers_sync();
-  uint32_t others = 0, all = 0;
-#pragma unroll
-  for (int k = 0; k < PRODUCERS / 32; ++k) {
-    const uint32_t counts = shared_word(COUNTS + k * 4);
-    others += k < warp ? counts : 0;
-    all += counts;
-  }
+  uint32_t others, all;
+  sum_counts<PRODUCERS / 32>(COUNTS, warp, others, all);
   const auto before = [&](int n) { return int(others >> 10 * n & 1023) + __popc(found[n] & ((1u << lane) - 1)); };
   const auto count = [&](int n) { return int(all >> 10 * n & 1023); };
   // The entries that were kept are of the cache whose columns come now.
@@ -260,7 +253,7 @@ __device__ void attend(const View &q, const Source &window, const Source &global
   const int first = int(blockIdx.x % groups) * HEADS, heads = int(min(int64_t(HEADS), q.shape[2] - first));
   bool is_wrong;
   const Lists lists = count_entries<IS_ALIGNED>(window, global, row, is_wrong, fault);
-  if (__syncthreads_or(is_wrong) || lists.chunks() <= FEW_CHUNKS) return;
+  if (__syncthreads_or(is_wrong) || lists.chunks() <= SHORT_CHUNKS) return;
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int stage = 0; stage < 4; ++stage) barrier_init(barrier_at(FULL + stage * 8), fillers(lists.is_plain())), barrier_init(barrier_at(EMPTY + stage * 8), 4);

@@ -19,15 +19,13 @@
 
 #if HAS_WGMMA
 
-// Chunks whose scores fit into the registers.
-constexpr int MOST_CHUNKS = 10;
-static_assert(MOST_CHUNKS <= LISTED_CHUNKS);
+static_assert(SHORT_CHUNKS <= LISTED_CHUNKS);
 constexpr int HAS_MAXIMA = OWN_WORDS, HAS_PROBABILITIES = HAS_MAXIMA + 8;
 // Chunks of the window, and all, where they cost the producers no registers.
 constexpr int WINDOW_CHUNKS = HAS_PROBABILITIES + 8, CHUNKS = WINDOW_CHUNKS + 4;
 // The probabilities of each chunk, in the place of the queries after the last score; of each chunk and head the sum of the
 // probabilities; of each warpgroup of the cluster and each head its maximum.
-constexpr int PROBABILITIES = QUERIES, SUMS = PROBABILITIES + MOST_CHUNKS * PROBABILITY_BYTES, MAXIMA = SUMS + MOST_CHUNKS * HEADS * 4;
+constexpr int PROBABILITIES = QUERIES, SUMS = PROBABILITIES + SHORT_CHUNKS * PROBABILITY_BYTES, MAXIMA = SUMS + SHORT_CHUNKS * HEADS * 4;
 constexpr int SHARED_BYTES = MAXIMA + 8 * HEADS * 4;
 static_assert(SHARED_BYTES == 221696, "as the host asks for");
 
@@ -87,14 +85,14 @@ template <bool IS_ALIGNED> __device__ inline Lists list_entries(const Source &wi
   is_wrong = false;
   const auto check = [&](const Source &source, int32_t slot, uint32_t argument, uint32_t rule) { return checked(source, slot, fault, argument, rule, is_wrong); };
   const auto put = [&](const Source &source, int place, int32_t slot) {
-    if (place < MOST_CHUNKS * CHUNK) list<IS_ALIGNED>(source, place, slot);
+    if (place < SHORT_CHUNKS * CHUNK) list<IS_ALIGNED>(source, place, slot);
   };
   Lists lists = {};
   // One round lists both caches if they have no more columns than that.
   const int window_rounds = int((window.slots.columns() + THREADS - 1) / THREADS), global_rounds = int((global.slots.columns() + THREADS - 1) / THREADS);
   const int rounds = window_rounds <= 1 && global_rounds <= 1 ? 1 : window_rounds + global_rounds;
   int32_t of_window = slot_at(window, row, thread), of_global = slot_at(global, row, thread);
-  for (int n = thread; n < MOST_CHUNKS * CHUNK; n += THREADS) shared_word(LIST + n * 4) = NO_ENTRY;
+  for (int n = thread; n < SHORT_CHUNKS * CHUNK; n += THREADS) shared_word(LIST + n * 4) = NO_ENTRY;
 #pragma unroll 1
   for (int round = 0; round < rounds; ++round) {
     // In more: the window, part by part, then the others.
@@ -110,13 +108,8 @@ template <bool IS_ALIGNED> __device__ inline Lists list_entries(const Source &wi
     if (round > 0) __syncthreads();
     if (lane == 0) shared_word(SUMS + warp * 4) = __popc(w) | __popc(g) << 16;
     __syncthreads();
-    uint32_t others = 0, all = 0;
-#pragma unroll
-    for (int k = 0; k < THREADS / 32; ++k) {
-      const uint32_t counts = shared_word(SUMS + k * 4);
-      others += k < warp ? counts : 0;
-      all += counts;
-    }
+    uint32_t others, all;
+    sum_counts<THREADS / 32>(SUMS, warp, others, all);
     put(window, lists.window + int(others & 0xFFFF) + __popc(w & before), of_window);
     lists.window += int(all & 0xFFFF);
     put(global, lists.window_chunks() * CHUNK + lists.global + int(others >> 16) + __popc(g & before), of_global);
@@ -173,7 +166,7 @@ template <int C, bool IS_ALIGNED> __device__ void produce(const Source &window, 
 template <int C, bool IS_ALIGNED>
 __device__ void consume(const Queries &q, const View &sink, const View &out, float scale, const Lists &lists, int rank, int64_t row, int first, int heads) {
   // Chunks of a warpgroup; channels of it.
-  constexpr int OWN = (MOST_CHUNKS + 2 * C - 1) / (2 * C), N = 256 / C;
+  constexpr int OWN = (SHORT_CHUNKS + 2 * C - 1) / (2 * C), N = 256 / C;
   const int warpgroup = threadIdx.x / 128, thread = threadIdx.x % 128, lane = threadIdx.x % 32;
   const int chunks = lists.chunks(), own = own_chunks<C>(chunks, rank);
   // Of the two heads of this thread the lower; the other is 8 further on.
@@ -293,7 +286,7 @@ __device__ void attend(const View &q, const Source &window, const Source &global
   if (threadIdx.x == 0) shared_word(WINDOW_CHUNKS) = lists.window_chunks(), shared_word(CHUNKS) = lists.chunks();
   if (__syncthreads_or(is_wrong)) return;
   // `sparse_attention_long.cu` takes such a row.
-  if (lists.chunks() > MOST_CHUNKS) return;
+  if (lists.chunks() > SHORT_CHUNKS) return;
   if (lists.chunks() == 0) {
     for (int n = threadIdx.x; n < heads * DIM; n += THREADS) out.at<uint16_t>(row * out.stride[1] + (first + n / DIM) * out.stride[2])[n % DIM] = 0;
     return;

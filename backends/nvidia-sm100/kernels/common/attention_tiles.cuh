@@ -23,6 +23,8 @@ struct Source {
 #if HAS_WGMMA
 
 constexpr int DIM = 512, HEADS = 64, CHUNK = 64;
+// Chunks of a row that `sparse_attention_tiles.cu` takes at most: their scores fit into registers. `sparse_attention_long.cu` takes more.
+constexpr int SHORT_CHUNKS = 10;
 constexpr int CONSUMERS = 256, PRODUCERS = 256, THREADS = CONSUMERS + PRODUCERS;
 constexpr uint32_t OP = 19;
 // Places in the catalogue.
@@ -84,6 +86,17 @@ template <bool IS_ALIGNED> __device__ inline void list(const Source &source, int
   const uint32_t units = source.format == CACHE_BF16 ? 64 : source.format == CACHE_FP8 ? 33 : 18;
   const uint32_t page = uint32_t(slot) / source.entries;
   if (slot >= 0) shared_word(LIST + place * 4) = IS_ALIGNED ? page * uint32_t(source.cache.stride[2] / 16) + (uint32_t(slot) - page * source.entries) * units : uint32_t(slot);
+}
+
+// Sums over the words that W warps have written at `at`: of those before `warp`, and of all.
+template <int W> __device__ inline void sum_counts(int at, int warp, uint32_t &before, uint32_t &all) {
+  before = all = 0;
+#pragma unroll
+  for (int k = 0; k < W; ++k) {
+    const uint32_t counts = shared_word(at + k * 4);
+    before += k < warp ? counts : 0;
+    all += counts;
+  }
 }
 
 // Entries of the window and of the other cache, and what follows from them.

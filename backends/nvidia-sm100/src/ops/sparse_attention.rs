@@ -96,7 +96,7 @@ mod matrix {
     pub(super) const DIM: i64 = 512;
     pub(super) const HEADS: i64 = 64;
     pub(super) const CHUNK: i64 = 64;
-    pub(super) const MOST_CHUNKS: i64 = 10;
+    pub(super) const SHORT_CHUNKS: i64 = 10;
     pub(super) const THREADS: u32 = 512;
     /// Boundary of entries and rows.
     pub(super) const BOUNDARY: i64 = 16;
@@ -164,7 +164,7 @@ impl Call {
     /// by what the row lists, so that its bits do not depend on the width of the lists.
     fn multiply(&self, stream: &Stream) -> Result<(), Fault> {
         let chunks = |source: &Source| (source.slots.columns() + matrix::CHUNK - 1) / matrix::CHUNK;
-        let has_room = chunks(&self.window) + chunks(&self.global) > matrix::MOST_CHUNKS;
+        let has_room = chunks(&self.window) + chunks(&self.global) > matrix::SHORT_CHUNKS;
         let clusters = self.q.shape[1] * ((self.q.shape[2] + matrix::HEADS - 1) / matrix::HEADS).max(1);
         let room = i64::from(stream.device().multiprocessors());
         let (kernels, long): (&[Clustered], _) =
