@@ -1,7 +1,7 @@
 //! A row of `sparse_attention` has the bits that follow from what it lists: not from how wide the lists of its batch are, nor
 //! from the rows beside it. Rows of BF16 queries of 512 channels and 64 heads, as in the released model, with lists below and
-//! above the widths at which a backend may change its kernel; with scores that are alike, and with scores that lie so far apart that a
-//! running maximum has to move.
+//! above the widths at which a backend may change its kernel; with scores that are alike, and with scores so far apart that
+//! most probabilities vanish.
 //!
 //! What is computed is judged where the layer stands over it: `DEEPINFER_LAYERS=validate:shadow=1/1,on=error`.
 
