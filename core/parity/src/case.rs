@@ -71,7 +71,7 @@ pub enum Check {
     Poison,
     /// Tensors with gaps between their rows give the same bits, and the gaps stay as they are.
     Strided,
-    /// A row gives the same bits alone, in other company and in another order.
+    /// A row gives the same bits alone, in other company, in another order and in a long call.
     Rows,
     /// The same call gives the same bits again.
     Twice,
@@ -225,7 +225,7 @@ fn subject(call: &Call) -> Option<&HostTensor> {
 /// Rows of a call, where they do not depend on each other.
 fn count_rows(call: &Call, rows: Rows) -> Option<usize> {
     match rows {
-        Rows::Any(symbol) | Rows::Ascending(symbol) => Some(call.extent(symbol)),
+        Rows::Any(symbol) | Rows::Distinct(symbol) | Rows::Ascending(symbol) => Some(call.extent(symbol)),
         Rows::OfExperts => Some(call.extent("M")),
         Rows::Dependent => None,
     }
@@ -358,8 +358,8 @@ impl Case {
     }
 }
 
-/// Fewest calls of a check that needs each combination of formats once.
-const FEW: usize = 8;
+/// Fewest calls of a check that needs each combination of formats once, and those whose rows come many times.
+pub(crate) const FEW: usize = 8;
 
 /// The cases of one check of an op: as many as cover it. `limit` draws as many calls as it says, fewer or more, and is the
 /// most for checks that have no more cases.

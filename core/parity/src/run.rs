@@ -3,9 +3,10 @@
 use deepinfer_ops::{Device, OpError};
 use deepinfer_oracle::{Call, Disagreement, HostTensor, Mismatch, Outputs, Value, first_difference};
 
+use deepinfer_plugin_api::ArgInfo;
 use deepinfer_runtime::{OpenDevice, conformance};
 
-use crate::case::{Case, Check};
+use crate::case::{Case, Check, FEW};
 use crate::fault::Fault;
 use crate::generate::{Calls, OpSpec, Rows, poisoned};
 use crate::outcome::{Failure, Outcome};
@@ -118,7 +119,7 @@ pub fn run_case_with_evidence(device: &OpenDevice, case: &Case) -> (Outcome, Opt
         Check::Honesty => honest(device, &call()).map(|()| None),
         Check::Value => agrees(device, &call()).map(Some),
         Check::Poison => agrees(device, &poisoned(&call(), 0xA5)).map(Some),
-        Check::Empty => accepted(device, &call(), Layout::Contiguous).map(|_| None),
+        Check::Empty => empty_is_right(device, spec.rows, &call()).map(|()| None),
         Check::Refusal | Check::Malformed => refuses(device, spec, case).map(|()| None),
         Check::Bounds => stays_within(device, &call()).map(|()| None),
         Check::Strided => bits(strides_change_no_bit(device, &call()), Fault::Strides),
@@ -126,7 +127,8 @@ pub fn run_case_with_evidence(device: &OpenDevice, case: &Case) -> (Outcome, Opt
         Check::Workspace => bits(workspace_does_not_matter(device, &call()), Fault::StaleWorkspace),
         Check::Rows => {
             let rng = SplitMix64(case.number as u64);
-            bits(rows_are_independent(device, spec.rows, &call(), rng), Fault::BatchDependent)
+            let many = if case.number < FEW { MANY } else { 0 };
+            bits(rows_are_independent(device, spec.rows, &call(), many, rng), Fault::BatchDependent)
         }
         Check::Streams => bits(concurrent::streams_do_not_mix(device, &case.pair()), Fault::StreamRace),
         Check::Replay => bits(recorded::replay_gives_the_same(device, spec.rows, &call()), Fault::Replay),
@@ -296,9 +298,41 @@ fn refuses(device: &OpenDevice, spec: &'static OpSpec, case: &Case) -> Result<()
     }
 }
 
-fn rows_are_independent(device: &dyn Device, rows: Rows, call: &Call, mut rng: SplitMix64) -> Result<(), Problem> {
+/// More rows than the blocks of a launch take in one turn: what a kernel does between two turns shows.
+const MANY: usize = 1100;
+/// Most elements of the rows of a call with so many, and most columns of all tensors together.
+const MOST: usize = 1 << 20;
+
+/// The rows of a call over and over: `many` of them, or fewer where they are long. `None` where that is no other call.
+fn over_and_over(call: &Call, symbol: &str, many: usize) -> Option<Vec<usize>> {
+    let count = call.extent(symbol);
+    let is_of_rows = |arg: &&ArgInfo| arg.shape.contains(&symbol);
+    let elements = call.op.args.iter().filter(is_of_rows).map(|arg| match call.args.get(arg.name) {
+        Some(Value::Tensor(tensor)) => tensor.len(),
+        Some(Value::List(list)) => list.iter().map(HostTensor::len).sum(),
+        _ => 0,
+    });
+    let per_row = elements.sum::<usize>().div_ceil(count.max(1));
+    let rows = many.min(MOST / per_row.max(1));
+    (count > 0 && rows > 2 * count).then(|| (0..rows).map(|row| row % count).collect())
+}
+
+/// An empty call gives what the oracle does, also of many rows.
+fn empty_is_right(device: &dyn Device, rows: Rows, call: &Call) -> Result<(), Problem> {
+    agrees(device, call)?;
+    let Rows::Any(symbol) = rows else { return Ok(()) };
+    over_and_over(call, symbol, MANY).map_or(Ok(()), |rows| agrees(device, &call.select(symbol, &rows)).map(drop))
+}
+
+fn rows_are_independent(
+    device: &dyn Device,
+    rows: Rows,
+    call: &Call,
+    many: usize,
+    mut rng: SplitMix64,
+) -> Result<(), Problem> {
     let (symbol, count) = match rows {
-        Rows::Any(symbol) | Rows::Ascending(symbol) => (symbol, call.extent(symbol)),
+        Rows::Any(symbol) | Rows::Distinct(symbol) | Rows::Ascending(symbol) => (symbol, call.extent(symbol)),
         Rows::OfExperts => ("M", call.extent("M")),
         Rows::Dependent => return Ok(()),
     };
@@ -306,7 +340,11 @@ fn rows_are_independent(device: &dyn Device, rows: Rows, call: &Call, mut rng: S
     let mut choices = vec![Vec::new()];
     if count > 0 {
         choices.extend([vec![0], vec![count - 1], vec![rng.below(count)]]);
-        choices.push(if matches!(rows, Rows::Any(_)) { rng.permutation(count) } else { (count / 2..count).collect() });
+        let any_order = matches!(rows, Rows::Any(_) | Rows::Distinct(_));
+        choices.push(if any_order { rng.permutation(count) } else { (count / 2..count).collect() });
+    }
+    if matches!(rows, Rows::Any(_)) {
+        choices.extend(over_and_over(call, symbol, many));
     }
     for chosen in choices {
         let mut fewer = call.select(symbol, &chosen);
@@ -323,7 +361,12 @@ fn rows_are_independent(device: &dyn Device, rows: Rows, call: &Call, mut rng: S
             let wanted = all.select(dim, &chosen);
             if !found.same_but_nan(&wanted) {
                 let mismatch = Mismatch { argument: arg.name.to_owned(), ..first_difference(&wanted, found, true) };
-                let company = format!("of the rows {chosen:?} the bits are others than among all {count}");
+                let company = match chosen.as_slice() {
+                    long if long.len() > count => {
+                        format!("of {} rows, the {count} over and over, the bits are others than of these", long.len())
+                    }
+                    chosen => format!("of the rows {chosen:?} the bits are others than among all {count}"),
+                };
                 return Err(differs(&company, Box::new(mismatch)).of(&fewer, Some(&written)));
             }
         }

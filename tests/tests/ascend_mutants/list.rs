@@ -1,4 +1,4 @@
-//! The list of mistakes, and a copy of the kernels with one of them.
+//! The list of mistakes and of spare orders, and a copy of the kernels with one of the mistakes.
 
 use std::fmt;
 use std::fs;
@@ -11,14 +11,53 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mutant {
     /// The file whose image is built: `kernels/KERNEL.cpp`.
-    pub(crate) kernel: String,
+    kernel: String,
     /// The file with the mistake, if it is another one, which the kernel includes.
     file: Option<String>,
     name: String,
     find: String,
     replace: String,
     /// The op whose cases notice it.
+    ops: String,
+    /// Settings of the fake runtime under which they do.
+    #[serde(default)]
+    fake: String,
+}
+
+/// An order between instructions that may be left out: nothing notices it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Spare {
+    /// Its file below `kernels/`.
+    pub(crate) file: String,
+    /// A text that occurs once in it, with this order alone.
+    pub(crate) find: String,
+    /// Why it stands there all the same.
+    pub(crate) why: String,
+}
+
+/// Whose image is built, and what runs with it.
+pub(crate) struct Subject {
+    /// The file: `kernels/KERNEL.cpp`.
+    pub(crate) kernel: String,
+    /// The ops whose cases run.
     pub(crate) ops: String,
+    /// Settings of the fake runtime.
+    pub(crate) fake: String,
+}
+
+impl Subject {
+    /// A kernel file and the op that it is of. Copies and fills are no ops, and have tests of their own.
+    pub(crate) fn of(kernel: &str) -> Option<Self> {
+        let (ops, fake) = match kernel {
+            "copy" | "fill" => return None,
+            // They prepare calls of the vendor's ops.
+            "spread_scales" => ("linear", "opapi=all"),
+            "expert_ends" => ("grouped_linear", "opapi=all"),
+            op => (op, ""),
+        };
+        Some(Self { kernel: kernel.to_owned(), ops: ops.to_owned(), fake: fake.to_owned() })
+    }
 }
 
 impl fmt::Display for Mutant {
@@ -28,6 +67,10 @@ impl fmt::Display for Mutant {
 }
 
 impl Mutant {
+    pub(crate) fn subject(&self) -> Subject {
+        Subject { kernel: self.kernel.clone(), ops: self.ops.clone(), fake: self.fake.clone() }
+    }
+
     /// The file below `kernels` that has the mistake, and its text with it.
     pub(crate) fn changed(&self, kernels: &Path) -> Result<(PathBuf, String), String> {
         let path = kernels.join(self.file.clone().unwrap_or_else(|| format!("{}.cpp", self.kernel)));
@@ -47,16 +90,17 @@ impl Mutant {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    mutant: Vec<Mutant>,
+pub(crate) struct List {
+    pub(crate) mutant: Vec<Mutant>,
+    #[serde(default)]
+    pub(crate) spare: Vec<Spare>,
 }
 
-/// The mistakes of the backend that lies in a folder.
-pub(crate) fn read(backend: &Path) -> Vec<Mutant> {
+/// The list of the backend that lies in a folder.
+pub(crate) fn read(backend: &Path) -> List {
     let path = backend.join("mutants.toml");
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let file: File = toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    file.mutant
+    toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Copies a folder and what lies in it.

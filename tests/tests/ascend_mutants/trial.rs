@@ -7,6 +7,8 @@ use std::process::Command;
 use deepinfer_parity::{Check, Outcome, cases, run_case};
 use deepinfer_runtime::{OpenDevice, Runtime, SearchPath, Selection};
 
+use crate::list::Subject;
+
 /// What came of a trial.
 pub(crate) enum Finding {
     /// The case that fails, and its first line.
@@ -25,14 +27,18 @@ const CHECKS: [Check; 7] =
 const OPS: &str = "ASCEND_MUTANT_OPS";
 
 /// Tries the images of a folder on a seed.
-pub(crate) fn run(images: &Path, ops: &str, seed: usize) -> Result<Finding, String> {
-    let output = Command::new(std::env::current_exe().unwrap())
+pub(crate) fn run(images: &Path, Subject { ops, fake, .. }: &Subject, seed: usize) -> Result<Finding, String> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", "child", "--ignored", "--nocapture"])
         .env(OPS, ops)
         .env("DEEPINFER_ASCEND_KERNELS", images)
         .env("DEEPINFER_TWIN_SEED", seed.to_string())
-        .output()
-        .map_err(|error| error.to_string())?;
+        .env_remove("DEEPINFER_FAKE_ACL");
+    if !fake.is_empty() {
+        command.env("DEEPINFER_FAKE_ACL", fake);
+    }
+    let output = command.output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = |prefix: &str| text.lines().find_map(|line| line.strip_prefix(prefix)).map(str::to_owned);
     if let Some(how) = line("noticed by ") {
