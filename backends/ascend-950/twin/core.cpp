@@ -58,6 +58,11 @@ Core &Core::now() {
 
 // ---- streams
 
+uint32_t Core::tick() {
+  if (++time_ - before_.at[S] > most_steps) stuck("block %u: it does not come to an end within %u steps", block_, most_steps);
+  return time_;
+}
+
 Instruction *Core::take() {
   if (free_.empty()) {
     pool_.emplace_back(new Instruction);
@@ -73,7 +78,7 @@ void Core::push(Instruction &instruction) {
   // S has waited for what it knows of, and only then issued this.
   if (instruction.global.count > 0 && instruction.global.is_write) flush_reads();
   instruction.issued = scalar_;
-  instruction.issued.at[S] = ++time_;
+  instruction.issued.at[S] = tick();
   if (instruction.kind == Instruction::RUN) {
     instruction.number = ++stream.issued;
     names_[instruction.pipe].push_back(instruction.name);
@@ -205,7 +210,7 @@ void Core::set_flag(Pipe from, uint32_t flag, const char *name) {
   if (++flags_.at(flag).ahead > 1) wrong("block %u: %s of a flag that is set already: a wait is missing", block_, name);
   if (from == S) {
     Clock done = scalar_;
-    done.at[S] = done.at[STORES] = ++time_;
+    done.at[S] = done.at[STORES] = tick();
     flags_[flag].sets.push_back(done);
     return;
   }
@@ -224,7 +229,7 @@ void Core::wait_flag(Pipe pipe, uint32_t flag, const char *name) {
     }
     scalar_.join(sets.front());
     sets.erase(sets.begin());
-    ++time_;
+    tick();
     return;
   }
   Instruction &instruction = fresh(name, pipe);
@@ -365,7 +370,7 @@ const char *Core::writer_name(uint32_t word) const {
 }
 
 void Core::scalar_ub(uint32_t begin, uint32_t bytes, bool is_write, const char *name) {
-  ++time_;
+  tick();
   poison_.settle(begin, begin + bytes, false);
   for (uint32_t word = begin / 4; word <= (begin + bytes - 1) / 4; ++word) {
     const uint32_t last = written_.at(word), number = last & 0x0FFFFFFFu;
@@ -419,7 +424,7 @@ void Core::flush_reads() {
 void Core::scalar_global(uint64_t begin, uint32_t bytes, bool is_write, const char *name) {
   Region &touched = region(begin, bytes, name);
   if (begin % bytes != 0) wrong("block %u: %s at an address that is no multiple of %u", block_, name, bytes);
-  ++time_;
+  tick();
   Clock known = scalar_;
   known.at[S] = known.at[STORES] = time_;
   if (is_write) {

@@ -30,6 +30,10 @@ namespace di_twin {
 // So many instructions wait at most before the stepper goes on by itself.
 constexpr uint32_t MOST_PENDING = 1024;
 
+// A block that takes more steps, which are instructions and accesses of S, is in a loop without an end. Those of our kernels take some
+// 300000; much more than this, and the numbers of instructions would not fit into a word of the shadow.
+constexpr uint32_t MOST_STEPS = 1u << 26;
+
 // Bytes of the UB that an instruction touches: `repeats` times `blocks` pieces of `bytes`.
 struct Span {
   Span() {}
@@ -186,6 +190,8 @@ public:
   uint32_t fetch_event(uint32_t pair) const;
   void release_event(uint32_t pair, uint32_t id);
 
+  uint32_t most_steps = MOST_STEPS;
+
   // Bit 48 of the control register: infinities and NaNs stay in casts to narrower floats. Not so as a launch begins.
   bool infinities_stay = false;
   int atomic = 0; // what MTE3 does with what is there: 0 overwrites, else adds, or takes the larger or smaller
@@ -200,6 +206,7 @@ private:
     Clock known;
   };
 
+  uint32_t tick();
   void push(Instruction &instruction);
   Instruction *take();
   void open_window(Stream &stream);

@@ -14,7 +14,7 @@ extern "C" {
 
 // What the device reports; the codes are those of the runtime.
 #define DI_TWIN_OK 0
-#define DI_TWIN_VECTOR_TIMEOUT 507034   // a deadlock: nothing that is left can start
+#define DI_TWIN_VECTOR_TIMEOUT 507034   // a deadlock, where nothing that is left can start, or steps without an end
 #define DI_TWIN_VECTOR_EXCEPTION 507035 // an access or a flag that is wrong
 
 typedef struct DiTwinLaunch {

@@ -502,10 +502,22 @@ inline std::vector<Mistake> mistakes() {
          DataCopy(p.b(), p.y[next * 64], 64);
        },
        2},
+      {"a loop of instructions without an end", STUCK, "does not come to an end",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         for (;;) PipeBarrier<PIPE_V>();
+       }},
+      {"S waits without an end for a value", STUCK, "does not come to an end",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         while (p.x.GetValue(0) != 0.0f) {}
+       }},
   };
 }
 
 inline void check_mistakes() {
+  // What takes longer here is in a loop.
+  di_twin::Core::now().most_steps = 100000;
   for (const Mistake &mistake : mistakes()) {
     uint64_t noticed = 0;
     Outcome other = {0, "it ran through"};
@@ -520,6 +532,7 @@ inline void check_mistakes() {
     check(std::string("noticed: ") + mistake.name, noticed == SEEDS,
           noticed == SEEDS ? count : count + "; " + std::to_string(other.code) + " " + other.message);
   }
+  di_twin::Core::now().most_steps = di_twin::MOST_STEPS;
 }
 
 } // namespace selftest
