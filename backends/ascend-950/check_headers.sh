@@ -1,29 +1,55 @@
 #!/bin/sh
 # Type-checks the kernels against the real Ascend C headers. A developer's check: it needs files that are not in this repository and
-# must not be, and it is no part of CI.
-#
-#   ASC_DEVKIT   an unpacked asc-devkit: its include/ and impl/
-#   ASC_TOOLS    an unpacked asc-tools: cpudebug/include/ has the scalar types for a host compiler
-#   CLANGXX      Clang 16 or newer; clang++ if not set
+# must not be, and it is no part of CI. `--help` says what it needs and what its exit codes are.
 #
 # The device's intrinsics are nowhere to be had. The headers that call them give errors of their own, which are counted and not
 # judged; what is judged is our own files: each call must find its declaration with the types that it is given. A control with two
 # wrong calls shows that such errors are seen. The versions are printed, to be recorded with the result.
 set -eu
 
+help() {
+  cat <<'HELP'
+check_headers.sh: type-checks the kernels against the real Ascend C headers, with
+
+  ASC_DEVKIT   the folder of an unpacked asc-devkit, with include/ and impl/: a public repository of CANN on gitcode.com
+  ASC_TOOLS    the folder of an unpacked asc-tools, with cpudebug/include/ (the scalar types for a compiler of the host): another one
+  CLANGXX      Clang 16 or newer, of any distribution; clang++ if it is not set
+
+  ASC_DEVKIT=~/asc-devkit ASC_TOOLS=~/asc-tools backends/ascend-950/check_headers.sh
+
+Exit codes: 0 no kernel has an error, 1 one has, or the check itself sees nothing, 2 a variable names no such folder or the
+argument is unknown, 77 skipped: something that it needs is not there.
+HELP
+}
+wrong() {
+  echo "check_headers.sh: $*" >&2
+  exit 2
+}
+skip() {
+  echo "skipped, nothing was checked: $* (--help says more)" >&2
+  exit 77
+}
+
+case ${1:-} in
+  "") ;;
+  -h | --help)
+    help
+    exit 0
+    ;;
+  *) wrong "there is no argument $1; --help is the only one" ;;
+esac
+
 here=$(cd "$(dirname "$0")" && pwd)
-if [ -z "${ASC_DEVKIT:-}" ]; then
-  echo "skipped: no real header; set ASC_DEVKIT to an unpacked asc-devkit and ASC_TOOLS to an unpacked asc-tools"
-  exit 0
-fi
+# What is set is looked at before anything that is missing ends the check.
+holds() { # variable, folder, file
+  [ -z "$2" ] || [ -f "$2/$3" ] || wrong "$1 is \"$2\", where there is no $3: name the folder of the unpacked repository, or unset it"
+}
+holds ASC_DEVKIT "${ASC_DEVKIT:-}" include/kernel_operator.h
+holds ASC_TOOLS "${ASC_TOOLS:-}" cpudebug/include/stub_def.h
+[ -n "${ASC_DEVKIT:-}" ] || skip "ASC_DEVKIT is not set; it names an unpacked asc-devkit, the real headers"
+[ -n "${ASC_TOOLS:-}" ] || skip "ASC_TOOLS is not set; it names an unpacked asc-tools, the scalar types for a compiler of the host"
 clang=${CLANGXX:-clang++}
-if ! command -v "$clang" >/dev/null 2>&1; then
-  echo "skipped: no $clang; the headers need Clang (CLANGXX names it)"
-  exit 0
-fi
-for file in "$ASC_DEVKIT/include/kernel_operator.h" "${ASC_TOOLS:?ASC_TOOLS is not set}/cpudebug/include/stub_def.h"; do
-  [ -f "$file" ] || { echo "not found: $file"; exit 1; }
-done
+command -v "$clang" >/dev/null 2>&1 || skip "there is no compiler $clang; the headers need Clang 16 or newer, which CLANGXX names"
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -62,7 +88,7 @@ CONTROL
 check "$scratch/control.cpp" "$scratch/control.log"
 seen=$(errors_in "$scratch/control.cpp" "$scratch/control.log")
 if [ "$seen" -lt 2 ]; then
-  echo "the control's two wrong calls give $seen errors: this check sees nothing"
+  echo "the two wrong calls of the control give $seen errors: this check sees nothing, and says nothing of the kernels" >&2
   head -n 20 "$scratch/control.log"
   exit 1
 fi
