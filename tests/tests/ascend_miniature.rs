@@ -21,15 +21,14 @@ const SOME: [&str; 4] = ["raw_once", "chat_opposite", "chat_fruits", "long_300"]
 fn twin() -> Option<Rc<dyn Device>> {
     let runtime = Runtime::new(SearchPath::from_environment());
     let selection = Selection::parse("ascend").expect("a name");
-    let (backend, device) = runtime.select(&selection).unwrap_or_else(|error| panic!("{error}"));
-    match backend.open(device) {
+    let selected = runtime.select(&selection).map_err(|error| error.to_string());
+    match selected.and_then(|(backend, device)| backend.open(device).map_err(|error| error.to_string())) {
         Ok(device) if device.info().is_emulated => Some(Rc::new(device)),
         Ok(_) => {
             eprintln!("skipped: the ascend backend was built for a device");
             None
         }
-        Err(error) => {
-            let text = error.to_string();
+        Err(text) => {
             let is_without = text.contains("was built without its Ascend kernels") || text.contains("no CANN");
             assert!(is_without, "{text}");
             eprintln!("skipped: the ascend backend was built without the host twin");

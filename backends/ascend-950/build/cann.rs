@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::images::{Compiler, relative};
+use super::images::{Compiler, relative};
 
 /// Where a toolkit keeps the compiler.
 const PLACES: [&str; 3] = ["bin/bisheng", "compiler/ccec_compiler/bin/bisheng", "tools/bisheng_compiler/bin/bisheng"];
@@ -22,15 +22,31 @@ pub(crate) struct Bisheng {
 impl Bisheng {
     /// Looks below `ASCEND_HOME_PATH`.
     pub(crate) fn find(root: &Path) -> Result<Self, String> {
-        let home = env::var_os("ASCEND_HOME_PATH").map(PathBuf::from);
-        let home = home.ok_or("ASCEND_HOME_PATH names no CANN toolkit; its set_env.sh sets it")?;
+        const OTHERWISE: &str = "leave DEEPINFER_ASCEND unset for the host twin";
+        let home = env::var_os("ASCEND_HOME_PATH").filter(|home| !home.is_empty()).map(PathBuf::from);
+        let home = home.ok_or_else(|| {
+            format!(
+                "ASCEND_HOME_PATH, which names the CANN toolkit, is not set: source CANN's set_env.sh, or {OTHERWISE}"
+            )
+        })?;
+        if !home.is_dir() {
+            return Err(format!(
+                "ASCEND_HOME_PATH is \"{}\", which is no folder: name that of the CANN toolkit, as its set_env.sh does, or {OTHERWISE}",
+                home.display()
+            ));
+        }
         let program = PLACES.iter().map(|place| home.join(place)).find(|path| path.is_file());
         let program = program.ok_or_else(|| {
-            format!("there is no bisheng in the CANN toolkit {}: install its development part", home.display())
+            format!(
+                "the folder of ASCEND_HOME_PATH, \"{}\", has no compiler bisheng (looked for {}): install the development part of the \
+                 CANN toolkit, or {OTHERWISE}",
+                home.display(),
+                PLACES.join(", ")
+            )
         })?;
         println!("cargo::rerun-if-changed={}", program.display());
         let printed = Command::new(&program).arg("--version").output();
-        let printed = printed.map_err(|e| format!("{} does not run: {e}", program.display()))?;
+        let printed = printed.map_err(|e| format!("{} does not run: {e}; or {OTHERWISE}", program.display()))?;
         let identity = format!("{}{FLAGS:?}", String::from_utf8_lossy(&printed.stdout));
         Ok(Self { root: root.to_owned(), program, identity })
     }

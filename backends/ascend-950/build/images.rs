@@ -23,23 +23,33 @@ pub(crate) trait Compiler: Sync {
     /// What is made of a source: from the cache if a file of this content was compiled before.
     fn image(&self, source: &Path, output: &Path) -> Result<PathBuf, String> {
         let name = source.file_stem().expect("it has a name").to_string_lossy().into_owned();
-        let cache = self.root().join("../../target/ascend-950/images");
+        let cache = cache();
         let key = key(self.identity(), source, &self.shared(source), self.root())?;
         let extension = self.extension(source);
-        let kept = cache.join(format!("{name}-{key:016x}.{extension}"));
+        let kept = cache.as_ref().map(|cache| cache.join(format!("{name}-{key:016x}.{extension}")));
         let image = output.join(format!("{name}.{extension}"));
         // An empty file is what a compiler left that was ended.
-        if fs::copy(&kept, &image).is_ok_and(|bytes| bytes > 0) {
+        if kept.as_ref().is_some_and(|kept| fs::copy(kept, &image).is_ok_and(|bytes| bytes > 0)) {
             return Ok(image);
         }
         self.run(source, &image)?;
         // Another build may write the same file at this moment: what is there is whole at every time.
-        let partial = cache.join(format!("{name}-{key:016x}.{}", std::process::id()));
-        if fs::create_dir_all(&cache).is_ok() && fs::copy(&image, &partial).is_ok() {
-            let _ = fs::rename(&partial, &kept);
+        if let (Some(cache), Some(kept)) = (cache, kept) {
+            let partial = cache.join(format!("{name}-{key:016x}.{}", std::process::id()));
+            if fs::create_dir_all(&cache).is_ok() && fs::copy(&image, &partial).is_ok() {
+                let _ = fs::rename(&partial, &kept);
+            }
         }
         Ok(image)
     }
+}
+
+/// Where images are kept, for every profile and for tests: in Cargo's target folder, which it marks as a cache, and in which this
+/// program lies. Nothing is kept where there is none.
+fn cache() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?;
+    let target = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file())?;
+    Some(target.join("ascend-950/images"))
 }
 
 /// Names of the kernel files, sorted.
@@ -55,11 +65,13 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
 }
 
 /// Compiles the files.
-pub(crate) fn compile<C: Compiler>(compiler: &C, names: &[String], output: &Path) -> Vec<PathBuf> {
+///
+/// # Errors
+/// Names all those that do not compile.
+pub(crate) fn compile<C: Compiler>(compiler: &C, names: &[String], output: &Path) -> Result<Vec<PathBuf>, String> {
     let jobs = env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok());
     let workers = jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
     let next = AtomicUsize::new(0);
-    let mut images = vec![PathBuf::new(); names.len()];
     let done: Vec<(usize, Result<PathBuf, String>)> = thread::scope(|scope| {
         let work = || {
             let mut done = Vec::new();
@@ -73,10 +85,16 @@ pub(crate) fn compile<C: Compiler>(compiler: &C, names: &[String], output: &Path
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a compiler thread ends")).collect()
     });
+    let (mut images, mut problems) = (vec![PathBuf::new(); names.len()], Vec::new());
     for (index, image) in done {
-        images[index] = image.unwrap_or_else(|problem| panic!("{problem}"));
+        match image {
+            Ok(image) => images[index] = image,
+            // What is wrong with a file that all include is told once.
+            Err(problem) if !problems.contains(&problem) => problems.push(problem),
+            Err(_) => {}
+        }
     }
-    images
+    if problems.is_empty() { Ok(images) } else { Err(problems.join("\n")) }
 }
 
 /// A number of all that an image follows from.

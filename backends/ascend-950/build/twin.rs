@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
-use crate::images::{Compiler, relative};
+use super::images::{Compiler, relative};
 
 /// `twin/` stands where the vendor's headers would be. Contraction is off because a vector instruction rounds once;
 /// memory of a device has no type; nobody replaces functions of an image.
@@ -26,8 +27,9 @@ pub(crate) struct Gcc {
     root: PathBuf,
     tool: cc::Tool,
     identity: String,
-    /// The twin, which is part of every kernel's image.
-    objects: Vec<PathBuf>,
+    output: PathBuf,
+    /// The twin, which is part of every kernel's image: compiled when the first of them is.
+    objects: OnceLock<Result<Vec<PathBuf>, String>>,
 }
 
 impl Gcc {
@@ -43,15 +45,19 @@ impl Gcc {
         let printed = printed.map_err(|e| format!("no C++ compiler: {} does not run: {e}", tool.path().display()))?;
         let version = String::from_utf8_lossy(&printed.stdout).into_owned();
         let identity = format!("{version}{FLAGS:?}{:?}", tool.args());
-        let mut gcc = Self { root: root.to_owned(), identity, tool, objects: Vec::new() };
-        let objects = sources(&root.join("twin")).into_iter().map(|source| gcc.image(&source, output));
-        gcc.objects = objects.collect::<Result<_, _>>().unwrap_or_else(|problem| panic!("{problem}"));
-        Ok(gcc)
+        let (root, output) = (root.to_owned(), output.to_owned());
+        Ok(Self { root, tool, identity, output, objects: OnceLock::new() })
     }
 
     /// The fake runtime.
-    pub(crate) fn fake(&self, output: &Path) -> PathBuf {
-        self.image(&self.root.join("fake/ascendcl.cpp"), output).unwrap_or_else(|problem| panic!("{problem}"))
+    pub(crate) fn fake(&self, output: &Path) -> Result<PathBuf, String> {
+        self.image(&self.root.join("fake/ascendcl.cpp"), output)
+    }
+
+    fn objects(&self) -> Result<&[PathBuf], String> {
+        let compile =
+            || sources(&self.root.join("twin")).iter().map(|source| self.image(source, &self.output)).collect();
+        self.objects.get_or_init(compile).as_deref().map_err(Clone::clone)
     }
 }
 
@@ -100,7 +106,7 @@ impl Compiler for Gcc {
             command.arg("-shared");
         }
         if is_of(source, "kernels") {
-            command.args(&self.objects);
+            command.args(self.objects()?);
         }
         if is_of(source, "fake") {
             let parts = sources(&self.root.join("fake")).into_iter().filter(|part| part != source);

@@ -22,14 +22,25 @@ std::atomic<uint64_t> allocations{0}, kernels_run{0};
 
 Device *here() { return current ? devices()[size_t(current - 1)] : nullptr; }
 
+void lose(Device *device) { device->break_with(ACL_ERROR_RT_LOST_HEARTBEAT, "the heartbeat of device " + std::to_string(device->id) + " is lost"); }
+
+int as_planned(int code, const char *function) { return fail(code, std::string(function) + ": as DEEPINFER_FAKE_ACL says"); }
+
+// Of calls that work on a broken device, too: they are counted, and give what was planned.
+int planned_on(Device *device, const char *function) {
+  const Verdict verdict = fake::verdict(function, true);
+  if (verdict.is_lost) return lose(device), device->state();
+  return verdict.code ? as_planned(verdict.code, function) : ACL_SUCCESS;
+}
+
 int begin(const char *function, Device **device) {
   const Verdict verdict = fake::verdict(function, true);
   if (!is_initialised) return fail(ACL_ERROR_UNINITIALIZE, std::string(function) + ": aclInit was not called");
   Device *on = here();
   if (!on) return fail(ACL_ERROR_RT_CONTEXT_NULL, std::string(function) + ": the thread has no context");
-  if (verdict.is_lost) on->break_with(ACL_ERROR_RT_LOST_HEARTBEAT, "the heartbeat of device " + std::to_string(on->id) + " is lost");
+  if (verdict.is_lost) lose(on);
   if (int code = on->state()) return code;
-  if (verdict.code) return fail(verdict.code, std::string(function) + ": as DEEPINFER_FAKE_ACL says");
+  if (verdict.code) return as_planned(verdict.code, function);
   *device = on;
   return ACL_SUCCESS;
 }
@@ -155,10 +166,13 @@ extern "C" {
 // Why the settings cannot be understood, or null: of the twin alone, asked by src/acl.rs before aclInit.
 const char *di_fake_problem(void) { return settings().problem.empty() ? nullptr : settings().problem.c_str(); }
 
+// The seed of the twin, which the device's name says.
+uint64_t di_fake_seed(void) { return settings().seed; }
+
 aclError aclInit(const char *) {
   const int planned = verdict(__func__, false).code;
   if (!settings().problem.empty()) return fail(ACL_ERROR_INVALID_PARAM, settings().problem);
-  if (planned) return fail(planned, "aclInit: as DEEPINFER_FAKE_ACL says");
+  if (planned) return as_planned(planned, __func__);
   return is_initialised.exchange(true) ? ACL_ERROR_REPEAT_INITIALIZE : ACL_SUCCESS;
 }
 
@@ -173,14 +187,14 @@ const char *aclGetRecentErrMsg(void) {
 const char *aclrtGetSocName(void) { return settings().soc.c_str(); }
 
 aclError aclrtGetDeviceCount(uint32_t *count) {
-  if (int code = verdict(__func__, false).code) return fail(code, "aclrtGetDeviceCount: as DEEPINFER_FAKE_ACL says");
+  if (int code = verdict(__func__, false).code) return as_planned(code, __func__);
   if (!is_initialised) return fail(ACL_ERROR_UNINITIALIZE, "aclInit was not called");
   *count = uint32_t(devices().size());
   return ACL_SUCCESS;
 }
 
 aclError aclrtGetDeviceInfo(uint32_t id, aclrtDevAttr attr, int64_t *value) {
-  if (int code = verdict(__func__, false).code) return fail(code, "aclrtGetDeviceInfo: as DEEPINFER_FAKE_ACL says");
+  if (int code = verdict(__func__, false).code) return as_planned(code, __func__);
   if (id >= devices().size()) return fail(ACL_ERROR_RT_INVALID_DEVICEID, "there is no such device");
   switch (attr) {
     case ACL_DEV_ATTR_VECTOR_CORE_NUM: return *value = int64_t(settings().cores), ACL_SUCCESS;
@@ -190,7 +204,7 @@ aclError aclrtGetDeviceInfo(uint32_t id, aclrtDevAttr attr, int64_t *value) {
 }
 
 aclError aclrtSetDevice(int32_t id) {
-  if (int code = verdict(__func__, false).code) return fail(code, "aclrtSetDevice: as DEEPINFER_FAKE_ACL says");
+  if (int code = verdict(__func__, false).code) return as_planned(code, __func__);
   if (!is_initialised) return fail(ACL_ERROR_UNINITIALIZE, "aclInit was not called");
   if (id < 0 || size_t(id) >= devices().size()) return fail(ACL_ERROR_RT_INVALID_DEVICEID, "there is no such device");
   current = id + 1;
@@ -199,13 +213,17 @@ aclError aclrtSetDevice(int32_t id) {
 
 aclError aclrtGetCurrentContext(aclrtContext *context) {
   if (!current) return fail(ACL_ERROR_RT_CONTEXT_NULL, "the thread has no context");
+  if (int code = planned_on(here(), __func__)) return code;
   *context = here();
   return ACL_SUCCESS;
 }
 
 aclError aclrtSetCurrentContext(aclrtContext context) {
-  for (size_t i = 0; i < devices().size(); ++i)
-    if (devices()[i] == context) return current = int(i) + 1, ACL_SUCCESS;
+  for (size_t i = 0; i < devices().size(); ++i) {
+    if (devices()[i] != context) continue;
+    if (int code = planned_on(devices()[i], __func__)) return code;
+    return current = int(i) + 1, ACL_SUCCESS;
+  }
   return fail(ACL_ERROR_RT_CONTEXT_NULL, "there is no such context");
 }
 
@@ -314,13 +332,13 @@ aclError aclrtCreateStreamWithConfig(aclrtStream *stream, uint32_t, uint32_t) {
 }
 
 aclError aclrtDestroyStream(aclrtStream stream) {
-  counted(__func__);
   auto *on = static_cast<Stream *>(stream);
+  const int code = planned_on(on->device, __func__);
   // A capture that was never ended ends with its stream.
   if (on->capture && captures > 0) --captures;
-  // Also on a broken device: threads must end.
+  // Also on a broken device, and whatever was planned: threads must end.
   delete on;
-  return ACL_SUCCESS;
+  return code;
 }
 
 aclError aclrtSynchronizeStream(aclrtStream stream) {
@@ -340,17 +358,17 @@ aclError aclrtCreateEventExWithFlag(aclrtEvent *event, uint32_t) {
 }
 
 aclError aclrtDestroyEvent(aclrtEvent event) {
-  counted(__func__);
   auto *of = static_cast<Event *>(event);
+  const int code = planned_on(of->device, __func__);
   {
     // A record that is still queued touches the event.
     std::unique_lock<std::mutex> guard(of->device->lock);
     of->device->changed.wait(guard, [of] { return of->device->broken || of->passed == of->recorded; });
     // What is queued on a broken device never runs; the memory stays for a record that runs at this moment.
-    if (of->device->broken) return ACL_SUCCESS;
+    if (of->device->broken) return code;
   }
   delete of;
-  return ACL_SUCCESS;
+  return code;
 }
 
 aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream) {
@@ -433,10 +451,16 @@ aclError aclrtBinaryLoadFromData(const void *data, size_t length, const aclrtBin
     if (bytes <= 0) break;
     written += size_t(bytes);
   }
-  if (file < 0 || written < length) return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "no memory for kernels");
-  // The file stays open: the loader knows libraries by their path, which must not come again.
-  const std::string path = "/proc/self/fd/" + std::to_string(file);
-  void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (file < 0) return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "no memory for kernels");
+  // The loader knows libraries by the text of their path, which must not come again when the file has been closed: between the
+  // folder and the name stands how many were loaded before, in digits that lead nowhere.
+  static std::atomic<uint64_t> loaded{0};
+  std::string path = "/proc/self/fd/";
+  for (uint64_t number = loaded++; number > 0; number /= 2) path += number % 2 ? "./" : "/";
+  path += std::to_string(file);
+  void *library = written == length ? dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  close(file);
+  if (written < length) return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "no memory for kernels");
   void *launch = library ? dlsym(library, "di_twin_launch") : nullptr;
   if (!launch) return fail(ACL_ERROR_RT_PARAM_INVALID, std::string("these are no kernels of the host twin: ") + dlerror());
   *binary = new Binary{library, reinterpret_cast<int (*)(const DiTwinLaunch *)>(launch)};
@@ -506,9 +530,10 @@ aclError aclmdlRIExecuteAsync(aclmdlRI handle, aclrtStream stream) {
 }
 
 aclError aclmdlRIDestroy(aclmdlRI graph) {
-  counted(__func__);
-  delete static_cast<Graph *>(graph);
-  return ACL_SUCCESS;
+  auto *of = static_cast<Graph *>(graph);
+  const int code = planned_on(of->device, __func__);
+  delete of;
+  return code;
 }
 
 }  // extern "C"

@@ -18,8 +18,11 @@
 //   workspace=aclnnMatmul:1:0   the first plan of a vendor op says that it needs so many bytes, whatever it needs
 //   count=FILE               how often each function was called, written when things are given back
 //
-// fail, lost, stale and workspace may be given several times. What cannot be understood, here or in DEEPINFER_TWIN_SEED, ends
-// aclInit with 100000 and a sentence, which di_fake_problem gives, too.
+// fail, lost, stale and workspace may be given several times. What destroys an object does so whatever it is told to give.
+//
+// DEEPINFER_TWIN_SEED=N     the seed of the twin (0)
+//
+// What cannot be understood, here or there, ends aclInit with 100000 and a sentence, which di_fake_problem gives, too.
 
 #pragma once
 

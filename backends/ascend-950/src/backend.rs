@@ -7,7 +7,6 @@ use deepinfer_plugin_api::abi::DI_COPY_P2P;
 use deepinfer_plugin_api::sdk::{Backend, DeviceInfo, Extras, Fault, GraphBackend};
 
 use crate::device::{self, Device, MOST_DEVICES};
-use crate::image;
 use crate::memory::{self, Buffer};
 use crate::plain::fill;
 use crate::stream::{Event, Stream};
@@ -44,15 +43,12 @@ impl Backend for Ascend {
     }
 
     fn open_device(&self, index: u32) -> Result<Arc<Device>, Fault> {
-        if let Some(problem) = image::problem() {
-            return Err(Fault::unsupported(format!("this plugin was built without its Ascend kernels: {problem}")));
-        }
         let count = self.devices()?.len();
         let slot = self.opened.get(index as usize).filter(|_| (index as usize) < count);
         let slot = slot.ok_or_else(|| Fault::invalid(format!("device {index} does not exist; there are {count}")))?;
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = &*slot {
-            return Ok(Arc::clone(device));
+            return device.bind().map(|_| Arc::clone(device));
         }
         let device = Arc::new(Device::open(index as usize)?);
         *slot = Some(Arc::clone(&device));

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::fmt::Display;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Mutex, Once, OnceLock, PoisonError, RwLock};
 
 use deepinfer_plugin_api::abi::{DI_DEVICE_ASCEND, DI_SPACE_DEVICE, DI_SPACE_HOST_PINNED};
-use deepinfer_plugin_api::sdk::{DeviceInfo, Fault, FaultCode, SpaceInfo};
+use deepinfer_plugin_api::sdk::{DeviceInfo, Fault, FaultCode, LogLevel, SpaceInfo, log};
 
-use crate::acl::sys::{self, aclrtContext};
+use crate::acl::sys::{self, aclError, aclrtContext};
 use crate::acl::{acl, missing_to_open};
-use crate::error::{check, fault};
+use crate::error::{self, check, fault};
 use crate::image::{self, Binaries};
 use crate::memory::GRANULARITY;
+use crate::replacement::replacements;
 use crate::vendor;
 
 /// Huawei's number in the PCI registry.
@@ -26,6 +28,15 @@ pub(crate) const MOST_DEVICES: usize = 64;
 /// # Errors
 /// Says why there is none.
 pub(crate) fn devices() -> Result<Vec<DeviceInfo>, Fault> {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let said = image::other_mode(std::env::var_os("DEEPINFER_ASCEND"));
+        said.into_iter().for_each(|text| log(LogLevel::Warn, text));
+    });
+    if let Some(problem) = image::problem() {
+        return Err(problem);
+    }
+    let replaced = replacements()?.words();
     let acl = acl()?;
     let mut count = 0;
     // SAFETY: the address is writable.
@@ -40,7 +51,8 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, Fault> {
     // The twin has cores of this machine, whose numbers are not those of a device.
     let missing = vendor::missing();
     let without = if missing.is_empty() { String::new() } else { format!(", without {} of CANN", missing.join(", ")) };
-    let name = if image::is_twin() { "Ascend 950 (host twin)".to_owned() } else { format!("Ascend {soc}") } + &without;
+    let which = if image::is_twin() { format!("950 (host twin, seed {})", image::seed()?) } else { soc.clone() };
+    let name = format!("Ascend {which}{replaced}{without}");
     let arch = if image::is_twin() { "ascend950-host-twin".to_owned() } else { soc.to_lowercase() };
     let describe = |device: u32| {
         let mut name = name.clone();
@@ -89,7 +101,9 @@ fn attribute(acl: &sys::AscendCl, device: u32, which: sys::aclrtDevAttr) -> Resu
     };
     let mut value = 0;
     // SAFETY: the address is writable.
-    check(format_args!("aclrtGetDeviceInfo of attribute {which}"), unsafe { get(device, which, &mut value) })?;
+    let code = unsafe { get(device, which, &mut value) };
+    check(format_args!("aclrtGetDeviceInfo of attribute {which}"), code)
+        .map_err(|fault| note(device as usize, fault))?;
     u64::try_from(value)
         .map_err(|_| Fault::new(FaultCode::Internal, format!("aclrtGetDeviceInfo of attribute {which} gives {value}")))
 }
@@ -113,8 +127,18 @@ pub(crate) struct Device {
     pinned: RwLock<BTreeMap<usize, Pinned>>,
     /// Free words of pinned memory: see `faults`.
     slots: Mutex<Vec<&'static AtomicU32>>,
-    /// Why nothing can be done with it any more.
-    given_up: OnceLock<Fault>,
+}
+
+/// Why nothing can be done with a device any more in this process, by its number.
+static LOST: [OnceLock<Fault>; MOST_DEVICES] = [const { OnceLock::new() }; MOST_DEVICES];
+
+/// A fault of a call on device `ordinal`. One that says that the device is lost answers every later call; where it was lost before,
+/// it is the fault that first said so.
+fn note(ordinal: usize, fault: Fault) -> Fault {
+    match LOST.get(ordinal) {
+        Some(lost) if fault.code == FaultCode::DeviceLost => lost.get_or_init(|| fault).clone(),
+        _ => fault,
+    }
 }
 
 // SAFETY: a context may be made current on any thread, also on several at once.
@@ -130,6 +154,9 @@ impl Device {
                 "device {ordinal} is beyond the {MOST_DEVICES} that are looked after"
             )));
         }
+        if let Some(fault) = LOST[ordinal].get() {
+            return Err(fault.clone());
+        }
         let acl = acl()?;
         let missing = missing_to_open(acl);
         if !missing.is_empty() {
@@ -137,10 +164,11 @@ impl Device {
         }
         let mut context: aclrtContext = std::ptr::null_mut();
         // SAFETY: the device was listed; the address is writable.
-        unsafe {
-            check("the device", acl.aclrtSetDevice(ordinal as i32))?;
-            check("the device's context", acl.aclrtGetCurrentContext(&mut context))?;
-        }
+        let current = unsafe {
+            check("the device", acl.aclrtSetDevice(ordinal as i32))
+                .and_then(|()| check("the device's context", acl.aclrtGetCurrentContext(&mut context)))
+        };
+        current.map_err(|fault| note(ordinal, fault))?;
         // One block at a time gives the same bits, slowly: that is for a runtime that never tells, not for one that fails.
         let cores = match acl.aclrtGetDeviceInfo {
             Ok(_) => attribute(acl, ordinal as u32, sys::ACL_DEV_ATTR_VECTOR_CORE_NUM)?.max(1) as u32,
@@ -153,25 +181,40 @@ impl Device {
             binaries: Binaries::default(),
             pinned: RwLock::default(),
             slots: Mutex::default(),
-            given_up: OnceLock::new(),
         })
     }
 
     /// Makes its context that of the calling thread. Every call of the runtime is made behind this: threads come from
     /// anywhere, and other libraries have contexts of their own.
     pub(crate) fn bind(&self) -> Result<&'static sys::AscendCl, Fault> {
-        if let Some(fault) = self.given_up.get() {
+        if let Some(fault) = LOST[self.ordinal].get() {
             return Err(fault.clone());
         }
         let acl = acl()?;
         // SAFETY: the context is kept for the life of the process.
-        check("the device's context", unsafe { acl.aclrtSetCurrentContext(self.context) })?;
+        self.check("the device's context", unsafe { acl.aclrtSetCurrentContext(self.context) })?;
         Ok(acl)
     }
 
-    /// Answers every later call with this fault, or with that which was noted first.
-    pub(crate) fn give_up(&self, fault: Fault) -> Fault {
-        self.given_up.get_or_init(|| fault).clone()
+    /// A fault of a call on it: one that says that it is lost answers every later call. Whatever the runtime gives of a call on a
+    /// device comes here, by this or by what follows, also where nobody is told.
+    pub(crate) fn note(&self, fault: Fault) -> Fault {
+        note(self.ordinal, fault)
+    }
+
+    /// The fault of a result that is not success.
+    pub(crate) fn fault(&self, what: impl Display, code: aclError) -> Fault {
+        self.note(fault(what, code))
+    }
+
+    /// `Ok` if the runtime says so.
+    pub(crate) fn check(&self, what: impl Display, code: aclError) -> Result<(), Fault> {
+        check(what, code).map_err(|fault| self.note(fault))
+    }
+
+    /// A wait for `what`, made again when it took too long.
+    pub(crate) fn wait(&self, what: &str, once: impl FnMut() -> aclError) -> Result<(), Fault> {
+        error::wait(what, once).map_err(|fault| self.note(fault))
     }
 
     /// Its number.
@@ -213,5 +256,22 @@ impl Device {
     /// Where kernels find what the boundary names by an address.
     pub(crate) fn for_kernels(&self, address: u64) -> u64 {
         self.pinned(address as usize).map_or(address, |(pinned, offset)| (pinned.on_device + offset) as u64)
+    }
+}
+
+#[cfg(all(test, not(ascend_twin)))]
+mod tests {
+    use super::devices;
+
+    /// Where there is a device, too, and whether or not CANN is installed.
+    #[test]
+    fn a_plugin_without_kernels_lists_no_device_and_says_why() {
+        if crate::image::problem().is_none() {
+            return eprintln!("skipped: this is a build for a device");
+        }
+        let text = devices().unwrap_err().to_string();
+        let parts =
+            ["this plugin was built without its Ascend kernels: ", "; build it again with ", "DEEPINFER_ASCEND=cann"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
     }
 }

@@ -14,7 +14,6 @@ use deepinfer_plugin_api::sdk::{Fault, FaultCode};
 
 use crate::acl::sys::{self, aclrtStream};
 use crate::device::Device;
-use crate::error::check;
 use crate::memory::Buffer;
 
 /// A line of the cache, so that a kernel that writes the word back writes nothing else.
@@ -64,7 +63,7 @@ impl FaultWord {
         }
         let acl = device.bind()?;
         // SAFETY: our own memory; the stream is alive.
-        check("the stream", unsafe { acl.aclrtMemsetAsync(self.address, BYTES, 0, BYTES, stream) })
+        device.check("the stream", unsafe { acl.aclrtMemsetAsync(self.address, BYTES, 0, BYTES, stream) })
     }
 
     /// Queues a copy to a slot, and says which copy it is.
@@ -86,7 +85,7 @@ impl FaultWord {
                 stream,
             )
         };
-        check("the stream", code).map(|()| number)
+        slot.device.check("the stream", code).map(|()| number)
     }
 
     /// What copy `number` shows in its slot, unless it was reported before.
@@ -138,7 +137,7 @@ impl Slot {
         let acl = device.bind()?;
         let mut page: *mut c_void = std::ptr::null_mut();
         // SAFETY: the context is current; the address is writable.
-        check("pinned memory", unsafe { acl.aclrtMallocHost(&mut page, PAGE) })?;
+        device.check("pinned memory", unsafe { acl.aclrtMallocHost(&mut page, PAGE) })?;
         // SAFETY: the page is ours for the life of the process, and zeroed before it is shared.
         let words = unsafe {
             page.cast::<u8>().write_bytes(0, PAGE);

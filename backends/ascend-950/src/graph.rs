@@ -8,7 +8,6 @@ use crate::acl::has_graphs;
 use crate::acl::sys::{self, aclmdlRI};
 use crate::backend::Ascend;
 use crate::device::Device;
-use crate::error::{check, fault};
 use crate::faults::FaultWord;
 use crate::stream::Stream;
 
@@ -30,7 +29,8 @@ impl Drop for Recording {
         let Ok(acl) = self.device.bind() else { return };
         if let Ok(destroy) = acl.aclmdlRIDestroy.as_ref() {
             // SAFETY: made by the end of a capture, destroyed once, when no launch is pending.
-            let _ = unsafe { destroy(self.raw) };
+            let code = unsafe { destroy(self.raw) };
+            let _ = self.device.check("the end of a graph", code);
         }
     }
 }
@@ -53,7 +53,8 @@ impl GraphBackend for Ascend {
         // Other threads may allocate meanwhile; what this one does is its own affair.
         let mode = sys::ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive.
-        check("the begin of a capture", unsafe { acl.aclmdlRICaptureBegin(stream.raw(), mode) })?;
+        let code = unsafe { acl.aclmdlRICaptureBegin(stream.raw(), mode) };
+        stream.device().check("the begin of a capture", code)?;
         stream.set_captured(true);
         Ok(())
     }
@@ -76,7 +77,8 @@ impl GraphBackend for Ascend {
     fn launch(&self, executable: &Executable, stream: &Stream) -> Result<(), Fault> {
         let acl = stream.begin()?;
         // SAFETY: both are alive.
-        check("the launch of a graph", unsafe { acl.aclmdlRIExecuteAsync(executable.0.raw, stream.raw()) })
+        let code = unsafe { acl.aclmdlRIExecuteAsync(executable.0.raw, stream.raw()) };
+        stream.device().check("the launch of a graph", code)
     }
 }
 
@@ -93,11 +95,12 @@ fn end(acl: &sys::AscendCl, stream: &Stream) -> Result<aclmdlRI, Fault> {
     if code == sys::ACL_SUCCESS {
         return Ok(raw);
     }
-    let fault = fault("the end of a capture", code);
+    let fault = stream.device().fault("the end of a capture", code);
     match once() {
         (sys::ACL_SUCCESS, raw) => {
             // SAFETY: just made, launched nowhere.
-            let _ = unsafe { acl.aclmdlRIDestroy(raw) };
+            let code = unsafe { acl.aclmdlRIDestroy(raw) };
+            let _ = stream.device().check("the end of a graph", code);
             Err(fault)
         }
         (sys::ACL_ERROR_RT_STREAM_NOT_CAPTURED | sys::ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, _) => Err(fault),

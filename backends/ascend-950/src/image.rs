@@ -1,19 +1,19 @@
 //! The embedded kernels, and their functions on each device.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::OnceLock;
 
 use deepinfer_plugin_api::abi::DI_SPACE_DEVICE;
-use deepinfer_plugin_api::sdk::{Fault, FaultCode};
+use deepinfer_plugin_api::sdk::Fault;
 use libloading::Library;
 
+use crate::acl::acl;
 use crate::acl::sys::{self, aclrtBinHandle, aclrtFuncHandle};
-use crate::acl::{acl, path_of};
 use crate::device::{Device, MOST_DEVICES};
-use crate::error::{check, fault};
 use crate::memory::free_after;
+use crate::replacement::replacements;
 
 /// What was compiled from one file of `kernels/`.
 pub(crate) struct Image {
@@ -35,9 +35,25 @@ pub(crate) const fn is_twin() -> bool {
     cfg!(ascend_twin)
 }
 
-/// Why this plugin has no kernels, if it has none.
-pub(crate) fn problem() -> Option<&'static str> {
-    (images::MODE == "none").then_some(images::PROBLEM)
+/// Why this plugin has no kernels, if it has none, and what to do about it.
+pub(crate) fn problem() -> Option<Fault> {
+    let text = || format!("this plugin was built without its Ascend kernels: {}", images::PROBLEM);
+    (images::MODE == "none").then(|| Fault::unsupported(text()))
+}
+
+/// What to say of `DEEPINFER_ASCEND` where a program that runs has another one than the build had.
+pub(crate) fn other_mode(set: Option<OsString>) -> Option<String> {
+    let set = set.filter(|set| !set.is_empty() && set != images::MODE)?;
+    let set = set.to_string_lossy();
+    let built = match images::MODE {
+        "twin" => "for the host twin",
+        "cann" => "for a device",
+        _ => "without kernels",
+    };
+    Some(format!(
+        "DEEPINFER_ASCEND is {set:?}, which changes nothing here: it is read when the plugin is built, and this one was built \
+         {built}; build it again with that value, or unset the variable"
+    ))
 }
 
 /// The fake runtime that is embedded for the twin.
@@ -50,6 +66,18 @@ pub(crate) fn fake() -> Result<Library, Fault> {
     // Opened twice it is the same library.
     // SAFETY: our own library, which the build made.
     unsafe { Library::new(path) }.map_err(|e| no_fake(&e))
+}
+
+/// The seed that the host twin runs by.
+///
+/// # Errors
+/// As [`fake`].
+pub(crate) fn seed() -> Result<u64, Fault> {
+    let library = fake()?;
+    // SAFETY: the type is that of the function in `fake/ascendcl.cpp`.
+    let get = unsafe { library.get::<unsafe extern "C" fn() -> u64>("di_fake_seed") }.map_err(|e| no_fake(&e))?;
+    // SAFETY: it takes nothing, and only reads.
+    Ok(unsafe { get() })
 }
 
 fn no_fake(problem: &dyn std::fmt::Display) -> Fault {
@@ -72,7 +100,8 @@ fn fake_file() -> Result<String, Fault> {
     };
     file.write_all(images::FAKE).map_err(|e| no_fake(&e))?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // The loader knows libraries by their path, which must not come again: the file stays open.
+    // The loader knows libraries by their path, by which this one is opened more than once: the file stays open, the only one that
+    // does (images are closed once they are loaded).
     std::mem::forget(file);
     Ok(path)
 }
@@ -118,7 +147,7 @@ impl Function {
         let mut function: aclrtFuncHandle = std::ptr::null_mut();
         // SAFETY: the binary is loaded in the current context; the name ends with a zero.
         let code = unsafe { acl()?.aclrtBinaryGetFunction(binary, self.name.as_ptr(), &mut function) };
-        check(format_args!("the kernel {}", self.name()), code)?;
+        device.check(format_args!("the kernel {}", self.name()), code)?;
         slot.get_or_init(|| Handle(function.expose_provenance()));
         Ok(function)
     }
@@ -131,8 +160,7 @@ impl Binaries {
         if let Some(handle) = slot.get() {
             return Ok(std::ptr::with_exposed_provenance_mut(handle.0));
         }
-        let replaced = replacement(image)?;
-        let bytes = replaced.as_deref().unwrap_or(image.bytes);
+        let bytes = replacements()?.of(image).unwrap_or(image.bytes);
         let mut magic = sys::aclrtBinaryLoadOption {
             type_: sys::ACL_RT_BINARY_LOAD_OPT_MAGIC,
             value: sys::aclrtBinaryLoadOptionValue { rsv: [sys::ACL_RT_BINARY_MAGIC_ELF_VECTOR_CORE, 0, 0, 0] },
@@ -146,62 +174,10 @@ impl Binaries {
         if code != sys::ACL_SUCCESS {
             let free = free_after(device, DI_SPACE_DEVICE, code);
             let free = free.map_or(String::new(), |free| format!(" ({free} bytes are free)"));
-            return Err(fault(format_args!("the kernels of {} do not load{free}", image.name), code));
+            return Err(device.fault(format_args!("the kernels of {} do not load{free}", image.name), code));
         }
         // Of two threads that load it at once, one binary is kept and the other stays unused.
         let kept = slot.get_or_init(|| Handle(binary.expose_provenance()));
         Ok(std::ptr::with_exposed_provenance_mut(kept.0))
-    }
-}
-
-/// The image that a developer puts in place of an embedded one: `OP.so` in `$DEEPINFER_ASCEND_KERNELS`.
-fn replacement(image: &Image) -> Result<Option<Vec<u8>>, Fault> {
-    let Some(folder) = path_of(c"DEEPINFER_ASCEND_KERNELS") else { return Ok(None) };
-    let invalid = |text: String| Fault::new(FaultCode::Invalid, text);
-    if !folder.is_absolute() || !folder.is_dir() {
-        return Err(invalid(format!(
-            "DEEPINFER_ASCEND_KERNELS is \"{}\", which is no absolute path of a folder: name one with OP.so files, or unset it",
-            folder.display()
-        )));
-    }
-    let file = folder.join(format!("{}.so", image.name));
-    let told = |e: std::io::Error| invalid(format!("{}: {e}", file.display()));
-    // Of an op without a file the embedded image stays; a link to nothing is a mistake, and so is a folder that cannot be searched.
-    match file.symlink_metadata() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        found => found.map_err(told)?,
-    };
-    if !file.metadata().map_err(told)?.is_file() {
-        return Err(invalid(format!("{} is no file", file.display())));
-    }
-    let bytes = std::fs::read(&file).map_err(told)?;
-    if is_cut_off(&bytes) {
-        let length = bytes.len();
-        return Err(invalid(format!("{}: {length} bytes are no whole image: build it again", file.display())));
-    }
-    Ok(Some(bytes))
-}
-
-/// Whether this is no ELF file of 64 bits, or one whose table of sections, which stands at its end, lies beyond it.
-fn is_cut_off(bytes: &[u8]) -> bool {
-    const HEADER: usize = 64;
-    let Some(header) = bytes.get(..HEADER).filter(|header| header.starts_with(b"\x7FELF\x02")) else { return true };
-    let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
-    let table = u64::from_le_bytes(header[40..48].try_into().unwrap_or_default());
-    table.saturating_add(short(58) * short(60)) > bytes.len() as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_cut_off;
-
-    #[test]
-    fn an_image_that_is_cut_off_is_told_from_a_whole_one() {
-        let whole = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        assert!(!is_cut_off(&whole));
-        for length in [0, 10, 64, 4000, whole.len() - 1] {
-            assert!(is_cut_off(&whole[..length]), "{length}");
-        }
-        assert!(is_cut_off(&[7; 4000]));
     }
 }

@@ -9,7 +9,6 @@ use deepinfer_plugin_api::sdk::{Cx, Fault};
 
 use crate::acl::sys;
 use crate::backend::Ascend;
-use crate::error::check;
 use crate::image::Function;
 use crate::stream::Stream;
 
@@ -121,7 +120,7 @@ pub(crate) unsafe fn enqueue<T: Tiling>(
             1,
         )
     };
-    check(format_args!("the launch of {}", function.name()), code)
+    stream.device().check(format_args!("the launch of {}", function.name()), code)
 }
 
 /// Queues a kernel: stream, function, blocks, addresses of its tensors in their order, tiling struct.

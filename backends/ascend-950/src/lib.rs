@@ -4,7 +4,8 @@
 //!   `include/di_acl.h`.
 //! - `backend`: the runtime table; `device`, `memory`, `stream`, `graph`: its objects; `faults`: what kernels find wrong in
 //!   values; `plain`: kernels that are no ops; `error`: what a result means to the caller.
-//! - `image`: the kernels, embedded by `build.rs`; `launch`: how one is queued.
+//! - `image`: the kernels, embedded by `build.rs`; `replacement`: those that a developer puts in their place; `launch`: how one is
+//!   queued.
 //! - `vendor`: the vendor's own ops, where an installation has them.
 //! - `ops`: one file per op, named after it, beside `kernels/OP.cpp`; the meaning of each op is `plugin-api/OPS.md`.
 
@@ -21,6 +22,7 @@ mod launch;
 mod memory;
 mod ops;
 mod plain;
+mod replacement;
 mod stream;
 #[cfg(all(test, ascend_twin))]
 mod tests;

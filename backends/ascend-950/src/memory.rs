@@ -8,7 +8,7 @@ use deepinfer_plugin_api::sdk::{Fault, FaultCode};
 
 use crate::acl::sys;
 use crate::device::{Device, Pinned};
-use crate::error::{Class, check, class, fault};
+use crate::error::{Class, class};
 
 /// What the runtime aligns to at least.
 const NATURAL_ALIGN: u64 = 64;
@@ -54,7 +54,7 @@ impl Buffer {
                 (_, Some(free)) => format!("{bytes} bytes of pinned host memory are needed, but {free} are free"),
                 _ => format!("{bytes} bytes are needed in memory space {space}"),
             };
-            return Err(fault(what, code));
+            return Err(device.fault(what, code));
         }
         let buffer = Self { device: Arc::clone(device), space, base };
         if space == DI_SPACE_HOST_PINNED {
@@ -73,8 +73,10 @@ impl Buffer {
         // SAFETY: our own allocation, writable as the mapping of a 950 wants it; the address is writable.
         let code = unsafe { register(self.base, bytes as u64, sys::ACL_HOST_REGISTER_MAPPED, &mut on_device) };
         if code != sys::ACL_SUCCESS {
-            let mut fault = fault("host memory that the device reads", code);
-            fault.code = FaultCode::Unsupported;
+            let mut fault = self.device.fault("host memory that the device reads", code);
+            if fault.code != FaultCode::DeviceLost {
+                fault.code = FaultCode::Unsupported;
+            }
             return Err(fault);
         }
         let on_device = on_device.expose_provenance();
@@ -91,17 +93,21 @@ impl Drop for Buffer {
         }
         // A lost device has nothing left to free.
         let Ok(acl) = self.device.bind() else { return };
-        // SAFETY: allocated in this space, and freed once; the boundary promises that no work uses it. The error of earlier
-        // work can come back here; whoever waits for that work reports it.
-        unsafe {
-            if is_mapped && let Ok(unregister) = acl.aclrtHostUnregister.as_ref() {
-                let _ = unregister(self.base);
-            }
-            let _ = match self.space {
+        // SAFETY: allocated in this space, and freed once; the boundary promises that no work uses it.
+        let (unmapped, freed) = unsafe {
+            let unmapped = match acl.aclrtHostUnregister.as_ref() {
+                Ok(unregister) if is_mapped => unregister(self.base),
+                _ => sys::ACL_SUCCESS,
+            };
+            let freed = match self.space {
                 DI_SPACE_HOST_PINNED => acl.aclrtFreeHost(self.base),
                 _ => acl.aclrtFree(self.base),
             };
-        }
+            (unmapped, freed)
+        };
+        // The error of earlier work can come back here; whoever waits for that work reports it.
+        let _ = self.device.check("host memory that the device reads", unmapped);
+        let _ = self.device.check("memory that is given back", freed);
     }
 }
 
@@ -122,7 +128,7 @@ pub(crate) fn memory(device: &Device, space: u32) -> Result<(u64, u64), Fault> {
             let (mut free, mut total) = (0, 0);
             // SAFETY: the context is current; both addresses are writable.
             let code = unsafe { acl.aclrtGetMemInfo(sys::ACL_HBM_MEM, &mut free, &mut total) };
-            check("the memory of the device", code)?;
+            device.check("the memory of the device", code)?;
             Ok((free as u64, total as u64))
         }
         DI_SPACE_HOST_PINNED => host_memory(),

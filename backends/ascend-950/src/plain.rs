@@ -4,7 +4,6 @@ use std::ffi::c_void;
 
 use deepinfer_plugin_api::sdk::Fault;
 
-use crate::error::check;
 use crate::image::{Function, images};
 use crate::launch::{blocks, launch, tiling};
 use crate::stream::Stream;
@@ -48,7 +47,7 @@ pub(crate) unsafe fn fill(stream: &Stream, dst: *mut c_void, pattern: &[u8], byt
         let acl = stream.begin()?;
         // SAFETY: the caller's contract.
         let code = unsafe { acl.aclrtMemsetAsync(dst, bytes, i32::from(pattern[0]), bytes, stream.raw()) };
-        return check("a fill", code);
+        return stream.device().check("a fill", code);
     }
     let mut whole = [0; 4];
     whole.chunks_mut(pattern.len()).for_each(|chunk| chunk.copy_from_slice(pattern));

@@ -10,7 +10,7 @@ use deepinfer_plugin_api::sdk::{Fault, FaultCode};
 
 use crate::acl::sys::{self, aclrtEvent, aclrtStream};
 use crate::device::Device;
-use crate::error::{LOST, check, wait};
+use crate::error::LOST;
 use crate::faults::{FaultWord, Slot};
 use crate::plain;
 use crate::vendor::call::Kept;
@@ -40,7 +40,8 @@ impl Stream {
         let acl = device.bind()?;
         let mut raw: aclrtStream = std::ptr::null_mut();
         // SAFETY: the context is current; the address is writable.
-        check("a stream", unsafe { acl.aclrtCreateStreamWithConfig(&mut raw, 0, sys::ACL_STREAM_FAST_LAUNCH) })?;
+        let code = unsafe { acl.aclrtCreateStreamWithConfig(&mut raw, 0, sys::ACL_STREAM_FAST_LAUNCH) };
+        device.check("a stream", code)?;
         let made = FaultWord::new(device, raw).and_then(|faults| Ok((Arc::new(faults), Slot::new(device)?)));
         match made {
             Ok((faults, slot)) => {
@@ -49,7 +50,8 @@ impl Stream {
             }
             Err(fault) => {
                 // SAFETY: just made, and given back once.
-                let _ = unsafe { acl.aclrtDestroyStream(raw) };
+                let code = unsafe { acl.aclrtDestroyStream(raw) };
+                let _ = device.check("the end of a stream", code);
                 Err(fault)
             }
         }
@@ -94,7 +96,7 @@ impl Stream {
             fault.message += "; the stream stays captured";
             fault.message += LOST;
         }
-        self.device.give_up(fault)
+        self.device.note(fault)
     }
 
     /// Makes the context current and the word of faults ready for the next work.
@@ -111,7 +113,7 @@ impl Stream {
         let acl = self.begin()?;
         let number = if self.is_captured() { 0 } else { self.faults.copy(acl, self.raw, &self.slot)? };
         // SAFETY: the stream is alive.
-        wait("the stream", || unsafe { acl.aclrtSynchronizeStream(self.raw) })?;
+        self.device.wait("the stream", || unsafe { acl.aclrtSynchronizeStream(self.raw) })?;
         self.lock_kept().clear();
         self.faults.take(number, &self.slot)
     }
@@ -139,7 +141,7 @@ impl Stream {
         let acl = self.device.bind()?;
         let event = RawEvent::new(&self.device, acl, sys::ACL_EVENT_SYNC)?;
         // SAFETY: both are alive and of one context.
-        check("the record of an event", unsafe { acl.aclrtRecordEvent(event.raw, self.raw) })?;
+        self.device.check("the record of an event", unsafe { acl.aclrtRecordEvent(event.raw, self.raw) })?;
         Ok(event)
     }
 
@@ -180,7 +182,7 @@ impl Stream {
         };
         let acl = self.begin()?;
         // SAFETY: the caller's contract; the stream is alive.
-        check("a copy", unsafe { acl.aclrtMemcpyAsync(dst, bytes, src, bytes, kind, self.raw) })
+        self.device.check("a copy", unsafe { acl.aclrtMemcpyAsync(dst, bytes, src, bytes, kind, self.raw) })
     }
 }
 
@@ -188,10 +190,10 @@ impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(acl) = self.device.bind() {
             // SAFETY: created by this runtime. Work that is left ends by itself; the word of faults must outlive it.
-            unsafe {
-                let _ = acl.aclrtSynchronizeStream(self.raw);
-                let _ = acl.aclrtDestroyStream(self.raw);
-            }
+            let (waited, destroyed) =
+                unsafe { (acl.aclrtSynchronizeStream(self.raw), acl.aclrtDestroyStream(self.raw)) };
+            let _ = self.device.check("the stream", waited);
+            let _ = self.device.check("the end of a stream", destroyed);
         }
     }
 }
@@ -211,7 +213,7 @@ impl RawEvent {
     fn new(device: &Arc<Device>, acl: &sys::AscendCl, flags: u32) -> Result<Self, Fault> {
         let mut raw: aclrtEvent = std::ptr::null_mut();
         // SAFETY: the context is current; the address is writable.
-        check("an event", unsafe { acl.aclrtCreateEventExWithFlag(&mut raw, flags) })?;
+        device.check("an event", unsafe { acl.aclrtCreateEventExWithFlag(&mut raw, flags) })?;
         Ok(Self { device: Arc::clone(device), raw })
     }
 
@@ -220,7 +222,7 @@ impl RawEvent {
         let mut status = sys::ACL_EVENT_RECORDED_STATUS_NOT_READY;
         // SAFETY: the event is alive; the address is writable.
         let code = unsafe { acl.aclrtQueryEventStatus(self.raw, &mut status) };
-        code == sys::ACL_SUCCESS && status == sys::ACL_EVENT_RECORDED_STATUS_COMPLETE
+        self.device.check("the event", code).is_ok() && status == sys::ACL_EVENT_RECORDED_STATUS_COMPLETE
     }
 }
 
@@ -228,7 +230,8 @@ impl Drop for RawEvent {
     fn drop(&mut self) {
         if let Ok(acl) = self.device.bind() {
             // SAFETY: created by this runtime, destroyed once.
-            let _ = unsafe { acl.aclrtDestroyEvent(self.raw) };
+            let code = unsafe { acl.aclrtDestroyEvent(self.raw) };
+            let _ = self.device.check("the end of an event", code);
         }
     }
 }
@@ -265,14 +268,14 @@ impl Event {
             *self.lock() = Some(Recorded { faults: Arc::clone(stream.faults()), number });
         }
         // SAFETY: both are alive and of one context.
-        check("the record of an event", unsafe { acl.aclrtRecordEvent(self.event.raw, stream.raw()) })
+        self.device.check("the record of an event", unsafe { acl.aclrtRecordEvent(self.event.raw, stream.raw()) })
     }
 
     /// Makes later work of a stream wait.
     pub(crate) fn wait(&self, stream: &Stream) -> Result<(), Fault> {
         let acl = stream.begin()?;
         // SAFETY: both are alive.
-        check("the wait for an event", unsafe { acl.aclrtStreamWaitEvent(stream.raw(), self.event.raw) })
+        self.device.check("the wait for an event", unsafe { acl.aclrtStreamWaitEvent(stream.raw(), self.event.raw) })
     }
 
     /// Whether it has passed.
@@ -280,7 +283,7 @@ impl Event {
         let acl = self.device.bind()?;
         let mut status = sys::ACL_EVENT_RECORDED_STATUS_NOT_READY;
         // SAFETY: the event is alive; the address is writable.
-        check("the event", unsafe { acl.aclrtQueryEventStatus(self.event.raw, &mut status) })?;
+        self.device.check("the event", unsafe { acl.aclrtQueryEventStatus(self.event.raw, &mut status) })?;
         if status != sys::ACL_EVENT_RECORDED_STATUS_COMPLETE {
             return Ok(false);
         }
@@ -291,7 +294,7 @@ impl Event {
     pub(crate) fn sync(&self) -> Result<(), Fault> {
         let acl = self.device.bind()?;
         // SAFETY: the event is alive.
-        wait("the event", || unsafe { acl.aclrtSynchronizeEvent(self.event.raw) })?;
+        self.device.wait("the event", || unsafe { acl.aclrtSynchronizeEvent(self.event.raw) })?;
         self.take_faults()
     }
 
@@ -303,7 +306,8 @@ impl Event {
         };
         let mut milliseconds = 0.0;
         // SAFETY: both are alive; the address is writable.
-        check("the time between events", unsafe { elapsed(&mut milliseconds, self.event.raw, to.event.raw) })?;
+        let code = unsafe { elapsed(&mut milliseconds, self.event.raw, to.event.raw) };
+        self.device.check("the time between events", code)?;
         Ok(milliseconds)
     }
 

@@ -1,6 +1,8 @@
 //! The objects of the runtime table on the host twin, in this process and without injected faults; those are in
 //! `tests/tests/ascend`, which starts a process for each.
 
+mod lost;
+
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -130,6 +132,8 @@ fn recorded_work_is_done_when_it_is_launched_as_often_as_it_is() {
     let o = open();
     let (_a, a) = o.alloc(DI_SPACE_DEVICE, 64);
     let (_b, b) = o.alloc(DI_SPACE_DEVICE, 64);
+    // A kernel is loaded at its first use, which a capture does not take.
+    o.fill(b, 0x0001_0203, 4, 16).unwrap();
     o.fill(a, 1, 1, 64).unwrap();
     o.fill(b, 0, 1, 64).unwrap();
     o.backend.begin_capture(&o.stream).unwrap();

@@ -99,15 +99,14 @@ pub(crate) fn hold(op: &'static str, make: impl FnOnce(&mut Draw)) {
 
 fn device() -> Option<OpenDevice> {
     let runtime = Runtime::new(SearchPath::from_environment());
-    let (backend, device) =
-        runtime.select(&Selection::parse("ascend").unwrap()).unwrap_or_else(|error| panic!("{error}"));
-    match backend.open(device) {
+    let selected = runtime.select(&Selection::parse("ascend").unwrap()).map_err(|error| error.to_string());
+    match selected.and_then(|(backend, device)| backend.open(device).map_err(|error| error.to_string())) {
         Ok(device) if device.info().is_emulated => Some(device),
         Ok(_) => {
             eprintln!("skipped: the ascend backend was not built for the host twin");
             None
         }
-        Err(error) if error.to_string().contains("was built without its Ascend kernels") => {
+        Err(error) if error.contains("was built without its Ascend kernels") => {
             eprintln!("skipped: {error}");
             None
         }

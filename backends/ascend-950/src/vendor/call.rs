@@ -9,6 +9,7 @@ use deepinfer_plugin_api::abi::DI_SPACE_DEVICE;
 use deepinfer_plugin_api::sdk::{Fault, FaultCode};
 
 use crate::acl::{acl, recent};
+use crate::device::Device;
 use crate::error::{self, Class};
 use crate::memory::Buffer;
 use crate::stream::Stream;
@@ -146,7 +147,7 @@ pub(crate) unsafe fn call(
     let execute = execute.as_ref().map_err(|e| Fault::unsupported(format!("{name} is not installed: {e}")))?;
     let (mut bytes, mut executor) = (0, null_mut());
     stream.begin()?;
-    check(name, "is not planned", plan(&kept.tensors, &mut bytes, &mut executor))?;
+    check(stream.device(), name, "is not planned", plan(&kept.tensors, &mut bytes, &mut executor))?;
     if executor.is_null() {
         let text = format!("{name} is not planned: the vendor's library says that it is, but makes no executor");
         return Err(Fault::new(FaultCode::Internal, text));
@@ -158,11 +159,12 @@ pub(crate) unsafe fn call(
         workspace = address;
     }
     // SAFETY: the executor was just made and is used once; the workspace is as large as was asked for.
-    check(name, "is not queued", unsafe { execute(workspace, bytes, executor, stream.raw()) })
+    let code = unsafe { execute(workspace, bytes, executor, stream.raw()) };
+    check(stream.device(), name, "is not queued", code)
 }
 
 /// `Ok` if the vendor's op says so.
-pub(crate) fn check(name: &str, what: &str, code: aclnnStatus) -> Result<(), Fault> {
+pub(crate) fn check(device: &Device, name: &str, what: &str, code: aclnnStatus) -> Result<(), Fault> {
     if code == sys::ACLNN_SUCCESS {
         return Ok(());
     }
@@ -173,7 +175,7 @@ pub(crate) fn check(name: &str, what: &str, code: aclnnStatus) -> Result<(), Fau
         sys::ACLNN_ERR_RUNTIME_ERROR => "the runtime failed",
         sys::ACLNN_ERR_INNER..=561_999 => "the op failed inside",
         // Ops pass on what the runtime says.
-        code if error::class(code) != Class::Other => return Err(error::fault(format_args!("{name} {what}"), code)),
+        code if error::class(code) != Class::Other => return Err(device.fault(format_args!("{name} {what}"), code)),
         _ => "an error of the vendor's library",
     };
     let mut fault = Fault::new(FaultCode::Internal, format!("{name} {what}: {why} ({code}){said}"));

@@ -88,7 +88,7 @@ impl Product {
         self.device.bind().unwrap();
         // SAFETY: what the fake ops are given is checked by them.
         let code = unsafe { self.vendor.api().aclnnMatmul(workspace.cast(), bytes, executor, stream.raw()) };
-        check("aclnnMatmul", "is not queued", code)
+        check(&self.device, "aclnnMatmul", "is not queued", code)
     }
 
     fn result(&self) -> [f32; 4] {
@@ -182,12 +182,12 @@ impl Product {
                 &raw mut bytes,
                 &raw mut executor,
             );
-            check("aclnnGroupedMatmulV5", "is not planned", code).and_then(|()| {
+            check(&self.device, "aclnnGroupedMatmulV5", "is not planned", code).and_then(|()| {
                 let (workspace, address) = Buffer::new(&self.device, DI_SPACE_DEVICE, bytes, 512)?;
                 let code = api.aclnnGroupedMatmulV5(address, bytes, executor, self.stream.raw());
                 // It is there until the process ends.
                 std::mem::forget(workspace);
-                check("aclnnGroupedMatmulV5", "is not queued", code)
+                check(&self.device, "aclnnGroupedMatmulV5", "is not queued", code)
             })
         };
         (lists, group_list, queued)
