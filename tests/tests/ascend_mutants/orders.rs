@@ -7,11 +7,10 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::list::{Subject, Spare};
+use crate::list::{Spare, Subject};
 
 /// How a statement that orders begins.
-const BEGINNINGS: [&str; 4] =
-    ["order<HardEvent::", "order<AscendC::HardEvent::", "vector_barrier()", "PipeBarrier<"];
+const BEGINNINGS: [&str; 4] = ["order<HardEvent::", "order<AscendC::HardEvent::", "vector_barrier()", "PipeBarrier<"];
 /// The file where they are defined.
 const DEFINITIONS: &str = "common/sync.h";
 
@@ -48,7 +47,8 @@ impl Order {
 
 /// All of them.
 pub(crate) fn all(kernels: &Path) -> Vec<Order> {
-    let mut files: Vec<PathBuf> = [kernels.to_owned(), kernels.join("common")].iter().flat_map(|f| sources(f)).collect();
+    let mut files: Vec<PathBuf> =
+        [kernels.to_owned(), kernels.join("common")].iter().flat_map(|f| sources(f)).collect();
     files.sort();
     let mut all = Vec::new();
     for path in files {

@@ -81,11 +81,10 @@ pub(crate) fn child() {
 
 fn device() -> Option<OpenDevice> {
     let runtime = Runtime::new(SearchPath::from_environment());
-    let (backend, device) =
-        runtime.select(&Selection::parse("ascend").unwrap()).unwrap_or_else(|error| panic!("{error}"));
-    match backend.open(device) {
+    let selected = runtime.select(&Selection::parse("ascend").unwrap()).map_err(|error| error.to_string());
+    match selected.and_then(|(backend, device)| backend.open(device).map_err(|error| error.to_string())) {
         Ok(device) => device.info().is_emulated.then_some(device),
-        Err(error) if error.to_string().contains("was built without its Ascend kernels") => None,
+        Err(error) if error.contains("was built without its Ascend kernels") => None,
         Err(error) => panic!("{error}"),
     }
 }
