@@ -13,7 +13,8 @@ use crate::backend::{LoadedBackend, describe_missing, missing_ops};
 use crate::find::{Candidate, Origin, SearchPath, file_is_named, stem};
 use crate::load::LoadError;
 use crate::manifest::PluginKind;
-use crate::select::{Choice, Rejection, SelectError, Selection};
+use crate::near::nearest;
+use crate::select::{AUTO, Choice, Rejection, SelectError, Selection};
 
 /// What became of trying a candidate.
 #[derive(Clone, Debug)]
@@ -288,12 +289,17 @@ impl Deciding<'_> {
             }
         };
         let mut meant: Option<String> = None;
+        // What could have been meant instead.
+        let mut names = vec![AUTO.to_owned()];
         let options = self.selection.options.as_str();
         let order = likely.into_iter().map(|index| (index, options)).chain(others.into_iter().map(|index| (index, "")));
         for (index, options) in order {
             let candidate = &candidates[index];
             let path = candidate.path().display();
-            let is_other = |name: &str| (format!("{path}: this is the backend {name}"), false);
+            let mut is_other = |name: &str| {
+                names.push(name.to_owned());
+                (format!("{path}: this is the backend {name}"), false)
+            };
             let known = candidate.manifest().filter(|manifest| manifest.name != name);
             let (reason, is_at_fault) = match known {
                 Some(manifest) if manifest.kind == PluginKind::Layer => {
@@ -322,7 +328,8 @@ impl Deciding<'_> {
             Some(reason) => SelectError::Refused { name: name.to_owned(), reason },
             None => {
                 let (rejected, searched) = (self.rejected(), self.searched());
-                SelectError::UnknownName { name: name.to_owned(), rejected, searched }
+                let nearest = nearest(name, names.iter().map(String::as_str)).map(str::to_owned);
+                SelectError::UnknownName { name: name.to_owned(), nearest, rejected, searched }
             }
         })
     }
@@ -532,5 +539,24 @@ mod tests {
         let error = decision.chosen.unwrap_err().to_string();
         assert!(error.contains("libdeepinfer_known.so: this is the backend known"), "{error}");
         assert_eq!(tried.join(" "), "other? my_npu?");
+        assert!(!error.contains("is meant"), "{error}");
+    }
+
+    #[test]
+    fn a_name_that_nobody_has_brings_the_nearest_one() {
+        let list = [("described", Some((0, &[][..]))), ("other", None), ("watcher", None)];
+        let (_folder, candidates) = candidates(&list);
+        let result = |name: &str| match name {
+            "watcher" => Tried::Layer { name: "watcher".to_owned() },
+            _ => backend("gpu-x", false),
+        };
+        let error = |text: &str| decided(text, &candidates, None, result).0.chosen.unwrap_err().to_string();
+        for (text, wanted) in [("GPU-X", "gpu-x"), ("gpux:1?a=b", "gpu-x"), ("descrbed", "described"), ("Auto", "auto")]
+        {
+            let error = error(text);
+            assert!(error.contains(&format!("; perhaps \"{wanted}\" is meant; these plugins were found:")), "{error}");
+        }
+        // A layer is no accelerator.
+        assert!(!error("watchr").contains("is meant"), "{}", error("watchr"));
     }
 }

@@ -26,6 +26,7 @@ mod lifecycle;
 mod load;
 mod manifest;
 mod memory;
+mod near;
 mod offer;
 mod one_line;
 mod plan;

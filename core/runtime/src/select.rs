@@ -15,6 +15,9 @@ use crate::{OpenDevice, TEXT_PROFILE};
 /// Selection of a backend, as [`Selection::parse`] reads it.
 pub(crate) const VARIABLE: &str = "DEEPINFER_ACCELERATOR";
 
+/// What stands for the best that works, in the place of a name.
+pub(crate) const AUTO: &str = "auto";
+
 /// What the user asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
@@ -69,10 +72,10 @@ impl Selection {
         };
         let choice = match target {
             "" => return Err(malformed("the name of the backend is missing".to_owned())),
-            "auto" if head != "auto" || !options.is_empty() => {
+            AUTO if head != AUTO || !options.is_empty() => {
                 return Err(malformed("auto takes no device and no options; name a backend".to_owned()));
             }
-            "auto" => Choice::Auto,
+            AUTO => Choice::Auto,
             path if path.contains('/') || path.ends_with(".so") => Choice::Path(path.into()),
             name => Choice::Name(name.to_owned()),
         };
@@ -121,10 +124,12 @@ pub enum SelectError {
         reason: String,
     },
     /// No candidate has the name.
-    #[error("there is no accelerator backend {name:?}{}", because(rejected, searched))]
+    #[error("there is no accelerator backend {name:?}{}{}", instead(nearest.as_deref()), because(rejected, searched))]
     UnknownName {
         /// Name.
         name: String,
+        /// What there is, if its name is much like it: a backend, or `auto`.
+        nearest: Option<String>,
         /// Candidates, each with what it is instead.
         rejected: Vec<Rejection>,
         /// Directories that were searched.
@@ -200,6 +205,11 @@ pub enum SelectError {
         /// Directories that were searched.
         searched: Vec<PathBuf>,
     },
+}
+
+/// What was probably meant, as part of a sentence.
+fn instead(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; perhaps {:?} is meant", one_line(name)))
 }
 
 /// The end of a sentence about candidates that do not fit.

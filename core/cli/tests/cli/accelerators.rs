@@ -45,6 +45,20 @@ fn unknown_names_list_what_there_is() {
 }
 
 #[test]
+fn a_name_that_is_almost_right_brings_the_right_one() {
+    for (name, wanted) in [("CPU", "cpu"), ("cpuu:0?threads=1", "cpu"), ("Auto", "auto")] {
+        refused(
+            name,
+            &["there is no accelerator backend ", &format!("; perhaps \"{wanted}\" is meant; these plugins")],
+        );
+    }
+    let run = deepinfer(&["parity", "--backend", "cppu"]);
+    run.refused(&["there is no accelerator backend \"cppu\"; perhaps \"cpu\" is meant"]);
+    let far = deepinfer(&["generate", "x", "--accelerator", "tpu"]);
+    assert!(!far.stderr.contains("is meant"), "{}", far.stderr);
+}
+
+#[test]
 fn selections_that_are_none() {
     refused("cpu:one", &["cpu:one", "\"one\" is not the number of a device"]);
     refused("cpu?fast", &["cpu?fast", "\"fast\" is not of the form key=value"]);
