@@ -77,9 +77,14 @@ impl Telemetry {
 
     /// As [`Telemetry::dump`]; the log says where it is, or why there is none.
     pub fn dump_and_tell(&self, reason: &str) {
+        self.dump_for(reason, reason);
+    }
+
+    /// The same with a log line that begins with `what` instead of the reason.
+    fn dump_for(&self, what: &str, reason: &str) {
         match self.dump(reason) {
-            Ok(path) => tracing::warn!("{reason}: the last steps are in {}", path.display()),
-            Err(error) => tracing::warn!("{reason}: {error}"),
+            Ok(path) => tracing::warn!("{what}: the last steps are in {}", path.display()),
+            Err(error) => tracing::warn!("{what}: {error}"),
         }
     }
 
@@ -214,10 +219,10 @@ impl Recorder {
         }
     }
 
-    fn fault(&mut self, reason: &str) {
+    fn fault(&mut self, what: &str, reason: &str) {
         if self.fault_dumps < MOST_FAULT_DUMPS {
             self.fault_dumps += 1;
-            self.telemetry.dump_and_tell(reason);
+            self.telemetry.dump_for(what, reason);
         }
     }
 }
@@ -233,7 +238,11 @@ impl StepObserver for Recorder {
                 self.in_turn = true;
                 self.stats_line.work_began(now);
             }
-            Observation::Failed { plan, error } => self.fault(&format!("step {} failed: {error}", plan.step().0)),
+            Observation::Failed { plan, error } => {
+                // The error is what its requests end with, and told there: the log says it no second time.
+                let what = format!("step {} failed", plan.step().0);
+                self.fault(&what, &format!("{what}: {error}"));
+            }
             Observation::TurnEnded { stats } => {
                 self.in_turn = false;
                 let line = self.stats_line.turn_ended(now, has_work(&stats), &telemetry.known().metrics);
@@ -249,7 +258,8 @@ impl StepObserver for Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if self.in_turn || std::thread::panicking() {
-            self.fault("the engine ended in the middle of its work");
+            let what = "the engine ended in the middle of its work";
+            self.fault(what, what);
         }
         let telemetry = self.telemetry.clone();
         let now = telemetry.0.origin.elapsed();
