@@ -17,17 +17,11 @@ use crate::plugin::inspect::{describe_link, gib, one_line};
 use crate::plugin::probe::Prober;
 use crate::plugin::steps;
 use crate::plugin::survey::Survey;
+use crate::settings::{KNOWN, Settings};
 use crate::terminal::printable;
 
-/// Variables that choose plugins, and say how they are used.
-const VARIABLES: [&str; 6] = [
-    "DEEPINFER_ACCELERATOR",
-    "DEEPINFER_BATCH_INVARIANT",
-    "DEEPINFER_GRAPHS",
-    "DEEPINFER_LAYERS",
-    "DEEPINFER_PLUGIN_PATH",
-    "DEEPINFER_ZERO_OVERHEAD_SCHEDULING",
-];
+/// What is said of a variable of our prefix that the program does not know.
+const NOT_OURS: &str = "nothing in DeepInfer itself reads it; a plugin may";
 
 #[derive(Serialize)]
 struct Report {
@@ -36,7 +30,7 @@ struct Report {
     /// Version of the plugin ABI that it speaks.
     plugin_abi: String,
     topology: Topology,
-    /// Variables that choose plugins.
+    /// Variables that the program reads, and behind them all others of its prefix that are set.
     settings: Vec<Setting>,
     /// Directories that were searched, in order.
     searched: Vec<Place>,
@@ -52,9 +46,19 @@ struct Report {
 
 #[derive(Serialize)]
 struct Setting {
-    name: &'static str,
+    name: String,
     /// `null` when it is not set.
     value: Option<String>,
+    /// Whether the program reads it; of others only a plugin may know.
+    is_known: bool,
+}
+
+/// What is set of the variables that the program knows, and what else is set.
+fn settings() -> Vec<Setting> {
+    let mut set = Settings::of_environment().for_report();
+    let known = KNOWN.map(|name| Setting { value: set.remove(name), name: name.to_owned(), is_known: true });
+    let others = set.into_iter().map(|(name, value)| Setting { name, value: Some(value), is_known: false });
+    known.into_iter().chain(others).collect()
 }
 
 #[derive(Serialize)]
@@ -114,12 +118,11 @@ impl Report {
                 Err(failure) => noted(failure.sentence()),
             }
         }
-        let setting = |name| Setting { name, value: std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()) };
         Self {
             deepinfer: env!("CARGO_PKG_VERSION"),
             plugin_abi: deepinfer_parity::abi_version(),
             topology: Topology::of_this_machine(),
-            settings: VARIABLES.map(setting).into(),
+            settings: settings(),
             searched,
             plugins,
             decision,
@@ -133,9 +136,10 @@ impl Report {
         machine(&mut text, &self.topology);
         // Writing to a string cannot fail, here and below.
         text += "\nsettings\n";
-        for Setting { name, value } in &self.settings {
+        for Setting { name, value, is_known } in &self.settings {
             let value = value.as_ref().map_or_else(|| "not set".to_owned(), |value| format!("{value:?}"));
-            let _ = writeln!(text, "  {name:34} {value}");
+            let note = if *is_known { String::new() } else { format!(" ({NOT_OURS})") };
+            let _ = writeln!(text, "  {:34} {}{note}", one_line(name), one_line(&value));
         }
         text += "\nsearched for plugins\n";
         for Place { path, exists, .. } in &self.searched {

@@ -25,6 +25,7 @@ mod plugin;
 mod process;
 mod prompts;
 mod replay;
+mod settings;
 mod telemetry;
 mod terminal;
 mod verify;

@@ -18,6 +18,7 @@ use crate::args::ModelArgs;
 use crate::failure::Failure;
 use crate::model::ChosenModel;
 use crate::output::Output;
+use crate::settings::{Settings, quoted};
 use crate::terminal;
 
 /// What `--report` writes.
@@ -53,7 +54,8 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     };
     let report = report.map_err(unverified)?;
     let seconds = started.elapsed().as_secs_f64();
-    let repeat = report.finding.as_ref().map(|finding| command_of(args, finding));
+    let settings = settings_of(args).for_a_shell();
+    let repeat = report.finding.as_ref().map(|finding| command_of(args, &settings, finding));
     let mut text = format!("{report}");
     if let Some(command) = &repeat {
         text += &format!("  repeat with    {command}\n");
@@ -106,13 +108,22 @@ fn arguments_of(model: &ModelArgs) -> Vec<OsString> {
     arguments
 }
 
-/// The command that repeats a finding, for a shell.
-fn command_of(args: &VerifyArgs, finding: &Finding) -> String {
-    let mut command = format!("deepinfer verify --seed {} --cell \"{}\"", args.seed, finding.cell);
+/// Variables of the environment that may have a say: all but the one for dumps, and those that a flag stands for.
+fn settings_of(args: &VerifyArgs) -> Settings {
+    let unless = |is_given: bool, name: &'static str| is_given.then_some(name);
+    let flags = [
+        unless(args.model.accelerator.is_some(), "DEEPINFER_ACCELERATOR"),
+        unless(args.model.model.is_some(), "DEEPINFER_HF_MODEL_DIR"),
+    ];
+    let names: Vec<&str> = flags.into_iter().flatten().chain(["DEEPINFER_FLIGHT_RECORDER"]).collect();
+    Settings::of_environment().without(&names)
+}
+
+/// The command that repeats a finding, for a shell; `settings` set the variables for it.
+fn command_of(args: &VerifyArgs, settings: &str, finding: &Finding) -> String {
+    let mut command = format!("{settings}deepinfer verify --seed {} --cell \"{}\"", args.seed, finding.cell);
     for argument in arguments_of(&args.model) {
-        let text = argument.to_string_lossy();
-        let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte));
-        command += &if is_plain { format!(" {text}") } else { format!(" '{}'", text.replace('\'', "'\\''")) };
+        command += &format!(" {}", quoted(&argument));
     }
     command
 }
@@ -138,8 +149,8 @@ mod tests {
             site: None,
             restored_at: Vec::new(),
         };
-        let command = command_of(&args, &finding);
-        let expected = "deepinfer verify --seed 7 --cell \"requests=1,2@3 budget=16\" --numerics exact --accelerator \
+        let command = command_of(&args, "DEEPINFER_X=1 ", &finding);
+        let expected = "DEEPINFER_X=1 deepinfer verify --seed 7 --cell \"requests=1,2@3 budget=16\" --numerics exact --accelerator \
                         'cpu?threads=1'";
         assert_eq!(command, expected);
     }

@@ -103,7 +103,9 @@ fn outcome(report: BackendReport, device: u32) -> Result<String, SelectError> {
     let path = report.path;
     match report.state {
         BackendState::Loaded(details) if details.missing_ops.is_empty() => {
-            Ok(format!("device {device} of {} ({})", details.title(), path.display()))
+            let is_emulated = details.devices.get(device as usize).is_some_and(|device| device.info.is_emulated);
+            let emulated = if is_emulated { ", emulated on this processor" } else { "" };
+            Ok(format!("device {device} of {} ({}){emulated}", details.title(), path.display()))
         }
         BackendState::Loaded(details) => {
             Err(SelectError::MissingOps { name: details.title(), path, ops: details.missing_ops })

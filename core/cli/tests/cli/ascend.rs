@@ -36,8 +36,12 @@ fn says(settings: &str, parts: &[&str]) {
 
 #[test]
 fn doctor_tells_the_twin_from_a_device() {
-    says("hbm=2G", &["device 0: Ascend 950 (host twin) (ascend950-host-twin, 2.0 GiB, emulated on this processor)"]);
-    says("devices=2", &["device 0: Ascend 950 (host twin)", "device 1: Ascend 950 (host twin)"]);
+    says(
+        "hbm=2G",
+        &["device 0: Ascend 950 (host twin, seed 0) (ascend950-host-twin, 2.0 GiB, emulated on this processor)"],
+    );
+    says("", &["\nselected: device 0 of ascend (", "libdeepinfer_ascend_950.so), emulated on this processor\n"]);
+    says("devices=2", &["device 0: Ascend 950 (host twin, seed 0)", "device 1: Ascend 950 (host twin, seed 0)"]);
     says("devices=0", &["no device: CANN is installed, but it finds no Ascend device"]);
     says("fail=aclInit:1:507899", &["no device: CANN is installed, but its runtime does not start (error 507899)"]);
 }
@@ -45,7 +49,7 @@ fn doctor_tells_the_twin_from_a_device() {
 /// Of the twin's own: what a device that lacks them is said to lack.
 #[test]
 fn doctor_lists_the_vendors_ops_that_an_installation_lacks() {
-    says("opapi=all", &["Ascend 950 (host twin) (ascend950"]);
+    says("opapi=all", &["Ascend 950 (host twin, seed 0) (ascend950"]);
     for (lacking, words) in [
         ("without:aclnnQuantMatmulV5", "aclnnQuantMatmulV5"),
         ("without:aclnnMatmulGetWorkspaceSize", "aclnnMatmulGetWorkspaceSize"),
@@ -53,14 +57,17 @@ fn doctor_lists_the_vendors_ops_that_an_installation_lacks() {
         ("without:aclDestroyTensorList", "aclDestroyTensorList"),
         ("none", "libopapi.so"),
     ] {
-        says(&format!("opapi={lacking}"), &[&format!("Ascend 950 (host twin), without {words} of CANN (ascend950")]);
+        says(
+            &format!("opapi={lacking}"),
+            &[&format!("Ascend 950 (host twin, seed 0), without {words} of CANN (ascend950")],
+        );
     }
 }
 
 /// A number that the runtime does not tell is not 0.
 #[test]
 fn doctor_says_that_memory_is_unknown_and_why() {
-    let why = "Ascend 950 (host twin), memory unknown: aclrtGetDeviceInfo of attribute 301: an error of the runtime \
+    let why = "Ascend 950 (host twin, seed 0), memory unknown: aclrtGetDeviceInfo of attribute 301: an error of the runtime \
                (500000): EF500000: aclrtGetDeviceInfo: as DEEPINFER_FAKE_ACL says (ascend950-host-twin, memory unknown, emulated";
     says("fail=aclrtGetDeviceInfo:1:500000", &[why]);
     says(

@@ -1,24 +1,17 @@
 //! Running the binary.
 
+use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Variables that change what the command does.
-const VARIABLES: [&str; 10] = [
-    "DEEPINFER_BATCH_INVARIANT",
-    "DEEPINFER_GRAPHS",
-    "DEEPINFER_ZERO_OVERHEAD_SCHEDULING",
-    "DEEPINFER_HF_MODEL_DIR",
-    "DEEPINFER_ACCELERATOR",
-    "DEEPINFER_LAYERS",
-    "DEEPINFER_OP_IMPL",
-    "DEEPINFER_PLUGIN_PATH",
-    "RUST_LOG",
-    "NO_COLOR",
-];
+/// Variables that change what the command does, besides those that begin with [`PREFIX`].
+const VARIABLES: [&str; 2] = ["RUST_LOG", "NO_COLOR"];
+/// Those of the program, and of plugins.
+const PREFIX: &[u8] = b"DEEPINFER_";
 
 /// What a finished command left.
 #[derive(Debug)]
@@ -31,7 +24,8 @@ pub(crate) struct Run {
 /// The command, on the processor and otherwise without settings from outside.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_deepinfer"));
-    for name in VARIABLES {
+    let ours = std::env::vars_os().map(|(name, _)| name).filter(|name| name.as_bytes().starts_with(PREFIX));
+    for name in ours.chain(VARIABLES.map(OsString::from)) {
         command.env_remove(name);
     }
     // What the user has installed is none of a test's business.

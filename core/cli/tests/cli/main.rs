@@ -23,6 +23,7 @@ mod plugins;
 mod replay;
 mod reports;
 mod scaffold;
+mod settings;
 mod telemetry;
 mod usage;
 mod verify;

@@ -310,7 +310,10 @@ fn a_layer_goes_over_the_backend_that_is_selected() {
     let report = json_of(layered("c-layer:tag=x", &["doctor", "--json"]).succeeded_quietly());
     assert_eq!(report["selected"], selected.trim_start_matches("selected: "));
     assert!(
-        report["settings"].as_array().unwrap().contains(&json!({"name": "DEEPINFER_LAYERS", "value": "c-layer:tag=x"}))
+        report["settings"]
+            .as_array()
+            .unwrap()
+            .contains(&json!({"name": "DEEPINFER_LAYERS", "value": "c-layer:tag=x", "is_known": true}))
     );
     let run = layered("", &["plugin", "inspect", &path]);
     assert_contains(run.succeeded_quietly(), &["  name             c-layer\n", "layer: it goes over a backend"]);
