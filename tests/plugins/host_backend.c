@@ -5,6 +5,7 @@
  *   OLDER    tables end before their optional fields; junk lies where a newer core would look
  *   NEWER    tables and entries are longer than this core knows
  *   BREAK_*  one rule is broken
+ *   OPEN_FAILS  no device opens: the code of the refusal
  * It counts its live objects and every breach of the order in which they must go; `probe_*` tell the test. */
 #include <math.h>
 #include <stdlib.h>
@@ -84,6 +85,9 @@ static DiError *device_info(DiBackend *b, uint32_t i, DiDeviceInfo *out) {
 static DiError *device_open(DiBackend *b, uint32_t i, const DiExt *ext, DiDevice **out) {
   (void)b, (void)ext;
   if (i >= 2) return fail(DI_E_INVALID, 0, "there are two devices, 0 and 1");
+#ifdef OPEN_FAILS
+  return fail(OPEN_FAILS, 0, "the clock is set to five");
+#endif
   *out = calloc(1, sizeof **out);
   ++live_devices;
   return NULL;

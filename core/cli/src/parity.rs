@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use deepinfer_parity::{
-    Check, Expectations, Fault, Finding, Identity, Level, Line, Outcome, Report, Verdict, cases, glob_matches, html,
-    junit, ops, required_ops,
+    Check, Declined, Expectations, Fault, Finding, Identity, Level, Line, Outcome, Report, Verdict, cases,
+    glob_matches, html, junit, ops, required_ops,
 };
 use deepinfer_runtime::{Choice, Layers, Selection, TEXT_PROFILE, one_line};
 use indicatif::ProgressBar;
@@ -31,6 +31,7 @@ use task::{Task, first_cases, last_cases, load_cases};
 use crate::args::ParityArgs;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::settings::{Settings, quoted};
 use crate::terminal;
 
 /// Failures that are printed in full; the reports have all of them.
@@ -39,6 +40,17 @@ const SHOWN: usize = 20;
 const NOT_FOR_OWN_OPS: &str = "the plugin has it, but parity has no cases for a vendor's own op";
 /// Longest list of expected failures, in bytes.
 const MOST_EXPECTED: u64 = 1 << 24;
+/// Lines that are printed of the reasons for which an op is not supported; the reports have all of them.
+const SHOWN_REASONS: usize = 5;
+/// Variables that the program knows and a run of parity does not read.
+const NOT_READ: [&str; 6] = [
+    "DEEPINFER_ACCELERATOR",
+    "DEEPINFER_BATCH_INVARIANT",
+    "DEEPINFER_FLIGHT_RECORDER",
+    "DEEPINFER_GRAPHS",
+    "DEEPINFER_HF_MODEL_DIR",
+    "DEEPINFER_ZERO_OVERHEAD_SCHEDULING",
+];
 /// Name that asks for no profile.
 const NO_PROFILE: &str = "none";
 
@@ -82,8 +94,9 @@ pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
     let passes = plan.expectations.unexpected_passes(&failed_or_not(&lines));
     let (missing, others) = plan.lacking(&has, &lines);
     let report = Report::new(identity, (args.seed, &args.level.0, &args.profile), (missing, others), lines, passes);
-    let report = Report { own_ops: meant(args, &own), ..report };
-    let text = text_of(&report);
+    let settings = settings_of(args).for_report();
+    let report = Report { own_ops: meant(args, &own), settings, ..report };
+    let text = text_of(&report, &settings_of(args).for_a_shell());
     if files.take_standard_output() {
         terminal::say(&text.trim_end());
     } else {
@@ -203,6 +216,7 @@ impl Plan {
         if let Some(folder) = &supervisor.bundles {
             bundles::remove_old(folder, &tasks).map_err(Failure::Input)?;
         }
+        let settings = settings_of(args).for_a_shell();
         let bar = ProgressBar::new(tasks.len() as u64);
         let mut bundle_of = |task: &Task, outcome: &Outcome| match (&supervisor.bundles, task, outcome) {
             (Some(folder), Task::Op(case), Outcome::Failed(failure)) => {
@@ -223,7 +237,7 @@ impl Plan {
             let name = task.to_string();
             let failed = matches!(outcome, Outcome::Failed(_) | Outcome::NotTried { .. });
             let expected_failure = self.expectations.reason(&name).filter(|_| failed).map(str::to_owned);
-            let (op, level, rerun) = (task.subject().to_owned(), task.level(), rerun_of(args, &name));
+            let (op, level, rerun) = (task.subject().to_owned(), task.level(), rerun_of(args, &settings, &name));
             let bundle = bundle_of(&task, &outcome);
             lines.push(Line { name, op, level, facts, outcome, expected_failure, seconds, rerun, bundle });
             bar.inc(1);
@@ -254,8 +268,15 @@ impl Plan {
     }
 }
 
-/// The command line that runs one case alone.
-fn rerun_of(args: &ParityArgs, name: &str) -> String {
+/// Variables of the environment that may have a say in a run: those of the program that it reads, and all others, which a plugin
+/// may read.
+fn settings_of(args: &ParityArgs) -> Settings {
+    let settings = Settings::of_environment().without(&NOT_READ);
+    if args.layers.is_some() { settings.without(&["DEEPINFER_LAYERS"]) } else { settings }
+}
+
+/// The command line that runs one case alone; `settings` set the variables for it.
+fn rerun_of(args: &ParityArgs, settings: &str, name: &str) -> String {
     let (op, case) = name.split_once('/').unwrap_or((name, "*"));
     let layers = args.layers.as_ref().map_or_else(String::new, |layers| format!(" --layers {}", quoted(layers)));
     let number = args.cases.map_or_else(String::new, |cases| format!(" --cases {cases}"));
@@ -265,16 +286,10 @@ fn rerun_of(args: &ParityArgs, name: &str) -> String {
     };
     let backend = quoted(&args.backend);
     format!(
-        "deepinfer parity --backend {backend} --ops {op} --case {} --seed {}{number}{profile}{layers}",
+        "{settings}deepinfer parity --backend {backend} --ops {op} --case {} --seed {}{number}{profile}{layers}",
         quoted(case),
         args.seed
     )
-}
-
-/// A word for a shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,+".contains(c);
-    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 /// Reports to be written. The files are opened before the cases run, so that a wrong path costs nothing.
@@ -318,13 +333,18 @@ impl Files {
     }
 }
 
-fn text_of(report: &Report) -> String {
+/// The figures for people. `settings` are those of the run, as for a shell.
+fn text_of(report: &Report, settings: &str) -> String {
     let id = &report.identity;
     let levels: Vec<String> = report.levels.iter().map(Level::to_string).collect();
     let [backend, version, device, path] = [&id.backend, &id.version, &id.device, &id.path].map(|text| one_line(text));
     let mut text = format!("{backend} {version} on {device} ({path})\n");
     // Writing to a string cannot fail, here and below.
-    let _ = writeln!(text, "levels {}, seed {}, profile {}\n", levels.join(", "), report.seed, report.profile);
+    let _ = writeln!(text, "levels {}, seed {}, profile {}", levels.join(", "), report.seed, report.profile);
+    if !settings.is_empty() {
+        let _ = writeln!(text, "settings {}", settings.trim_end());
+    }
+    text.push('\n');
     let _ = writeln!(text, "{:34} cases  failed  expected  unsupported  worst error / bound", "");
     for op in &report.ops {
         let worst = op.worst.iter().filter_map(|cell| cell.worst).reduce(f64::max);
@@ -346,8 +366,8 @@ fn text_of(report: &Report) -> String {
     if !report.findings.is_empty() {
         text.push('\n');
     }
-    let unexpected = || report.failed.iter().filter(|line| line.is_failure());
-    for line in unexpected().take(SHOWN) {
+    let distinct = report.distinct_failures();
+    for (line, alike) in distinct.iter().take(SHOWN) {
         let Outcome::Failed(failure) = &line.outcome else { continue };
         let _ = writeln!(text, "FAILED {}: {failure}", line.name);
         if let Some(facts) = &line.facts {
@@ -358,9 +378,15 @@ fn text_of(report: &Report) -> String {
         if let Some(bundle) = &line.bundle {
             let _ = writeln!(text, "  {bundle}");
         }
+        let _ = match alike {
+            0 => Ok(()),
+            1 => writeln!(text, "  and 1 more case of {} ends with the same error", line.op),
+            more => writeln!(text, "  and {more} more cases of {} end with the same error", line.op),
+        };
         text.push('\n');
     }
-    if let Some(more) = unexpected().count().checked_sub(SHOWN).filter(|more| *more > 0) {
+    let more: usize = distinct.iter().skip(SHOWN).map(|(_, alike)| 1 + alike).sum();
+    if more > 0 {
         let _ = writeln!(text, "and {more} more failures; --report, --junit and --html have all of them\n");
     }
     for pass in &report.unexpected_passes {
@@ -372,6 +398,16 @@ fn text_of(report: &Report) -> String {
             _ => None,
         });
         let _ = writeln!(text, "NOT TRIED, {} cases of {}: {}", op.not_tried, op.op, reason.unwrap_or_default());
+    }
+    for op in &report.ops {
+        for Declined { reason, cases } in op.declined.iter().take(SHOWN_REASONS) {
+            let _ = writeln!(text, "not supported, {} of {}: {}", number_of_cases(*cases), op.op, one_line(reason));
+        }
+        let others = op.declined.get(SHOWN_REASONS..).unwrap_or_default();
+        if !others.is_empty() {
+            let cases = number_of_cases(others.iter().map(|declined| declined.cases).sum());
+            let _ = writeln!(text, "not supported, {cases} of {}: {} other reasons", op.op, others.len());
+        }
     }
     if !report.missing_ops.is_empty() {
         let _ = writeln!(text, "MISSING ops of {}: {}", report.profile, report.missing_ops.join(", "));
@@ -386,6 +422,10 @@ fn text_of(report: &Report) -> String {
         let _ = writeln!(text, "{}", verdict_of(report));
     }
     text
+}
+
+fn number_of_cases(count: usize) -> String {
+    if count == 1 { "1 case".to_owned() } else { format!("{count} cases") }
 }
 
 /// The answer in one sentence.
@@ -410,16 +450,4 @@ fn verdict_of(report: &Report) -> String {
         }
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quoted;
-
-    #[test]
-    fn words_for_a_shell() {
-        assert_eq!(quoted("./lib_x.so:0"), "./lib_x.so:0");
-        assert_eq!(quoted("leaked threads"), "'leaked threads'");
-        assert_eq!(quoted("x?a=1&b='"), "'x?a=1&b='\\'''");
-    }
 }

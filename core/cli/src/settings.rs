@@ -40,6 +40,11 @@ impl Settings {
         self
     }
 
+    /// Names, sorted.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &OsStr> {
+        self.0.keys().map(OsString::as_os_str)
+    }
+
     /// Names and values for a report, whose text is Unicode: bytes that are none are replaced.
     pub(crate) fn for_report(&self) -> BTreeMap<String, String> {
         let text = |bytes: &OsString| bytes.to_string_lossy().into_owned();

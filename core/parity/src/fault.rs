@@ -15,6 +15,8 @@ pub enum Fault {
     Hang,
     /// The backend panicked, or an exception ended there, and it said so.
     Panic,
+    /// The device is lost: nothing works on it any more in this process.
+    DeviceLost,
     /// Memory, copies or streams fail, so that cases cannot be set up.
     SetUp,
     /// A longer argument struct than the plugin's is refused.

@@ -10,6 +10,7 @@ use crate::fault::Fault;
 use crate::generate::{Content, specs};
 use crate::outcome::{Failure, Outcome};
 use crate::report::Line;
+use crate::same_error::essence;
 
 /// A fault of an op, or of the backend as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -75,8 +76,7 @@ struct Group<'a> {
 impl<'a> Group<'a> {
     /// The case that tells most: one of plain calls, if there is one, since others may show a consequence.
     fn head(&self) -> &'a Line {
-        let is_plain = |line: &&&Line| case_of(line).is_some_and(|case| case.check == Check::Value);
-        self.lines.iter().find(is_plain).unwrap_or(&self.lines[0])
+        self.lines.iter().find(|line| is_plain(line)).unwrap_or(&self.lines[0])
     }
 
     /// What the head says, of so many cases.
@@ -105,12 +105,18 @@ fn of_op(op: &str, lines: &[&Line]) -> Vec<Finding> {
         .filter(|line| matches!(line.outcome, Outcome::Passed { .. }))
         .filter_map(|line| case_of(line).filter(|case| case.check == Check::Value).map(|case| case.number))
         .collect();
+    let usual = usual_errors(lines, &right);
+    // A check of something else that ends as usual calls do has found nothing else.
+    let as_usual = |line: &Line, failure: &Failure| {
+        let error = failure.error.as_deref().filter(|_| !is_usual(line)).map(essence)?;
+        usual.iter().find(|(known, _)| *known == error).map(|(_, fault)| *fault)
+    };
     let mut groups: Vec<Group<'_>> = Vec::new();
     // Wrong values, of which the kind is to be concluded.
     let mut wrong: Vec<&Line> = Vec::new();
     for &line in lines.iter().filter(|line| line.is_failure()) {
         let Outcome::Failed(failure) = &line.outcome else { continue };
-        let Some(fault) = kind_of(line, failure, &right) else {
+        let Some(fault) = as_usual(line, failure).or_else(|| kind_of(line, failure, &right)) else {
             wrong.push(line);
             continue;
         };
@@ -149,6 +155,7 @@ fn without_consequences(groups: &mut Vec<Group<'_>>) {
                 | Fault::Crash
                 | Fault::Panic
                 | Fault::Hang
+                | Fault::DeviceLost
                 | Fault::SetUp
                 | Fault::OverRead
                 | Fault::InputWritten
@@ -205,6 +212,33 @@ fn without_consequences(groups: &mut Vec<Group<'_>>) {
     }
 }
 
+/// Whether a case makes one call as a model makes it, and looks at its values.
+pub(crate) fn is_plain(line: &Line) -> bool {
+    case_of(line).is_some_and(|case| case.check == Check::Value)
+}
+
+/// Whether a case makes calls as a model makes them: structs of the usual length, and nothing wrong on purpose.
+fn is_usual(line: &Line) -> bool {
+    use Check::{Malformed, Refusal, StructSize, UnknownValue};
+    case_of(line).is_some_and(|case| !matches!(case.check, StructSize | UnknownValue | Refusal | Malformed))
+}
+
+/// The errors that such calls of an op end with, each with its kind.
+fn usual_errors(lines: &[&Line], right: &BTreeSet<usize>) -> Vec<(String, Fault)> {
+    let error_of = |line: &&Line| match &line.outcome {
+        Outcome::Failed(failure) => Some((essence(failure.error.as_deref()?), kind_of(line, failure, right)?)),
+        _ => None,
+    };
+    let usual = lines.iter().copied().filter(|line| line.is_failure() && is_usual(line));
+    let mut errors: Vec<(String, Fault)> = Vec::new();
+    for (error, fault) in usual.filter_map(|line| error_of(&line)) {
+        if !errors.iter().any(|(known, _)| *known == error) {
+            errors.push((error, fault));
+        }
+    }
+    errors
+}
+
 fn case_of(line: &Line) -> Option<Case> {
     // The seed is no part of what is asked here.
     Case::parse(&line.name, 0)
@@ -212,7 +246,7 @@ fn case_of(line: &Line) -> Option<Case> {
 
 /// Whether outputs are held to an oracle.
 fn is_comparison(line: &Line) -> bool {
-    case_of(line).is_some_and(|case| matches!(case.check, Check::Value | Check::Poison))
+    case_of(line).is_some_and(|case| case.check.is_one_call())
         && !matches!(line.outcome, Outcome::Unsupported { .. } | Outcome::NotTried { .. })
 }
 
@@ -223,12 +257,14 @@ fn kind_of(line: &Line, failure: &Failure, right: &BTreeSet<usize>) -> Option<Fa
         // The process ends at the edge of the memory that the struct has.
         (Some(Fault::Crash), Some(Check::StructSize)) => Some(Fault::OverRead),
         // Of what a layer has compared, as of what was compared here.
-        (Some(Fault::WrongResult), Some(Check::Value | Check::Poison)) => None,
+        (Some(Fault::WrongResult), Some(check)) if check.is_one_call() => None,
         (Some(fault), _) => Some(fault),
         (None, Some(Check::Poison)) if case.is_some_and(|case| right.contains(&case.number)) => {
             Some(Fault::UnwrittenOutput)
         }
-        (None, Some(Check::Value | Check::Poison)) if failure.worst.is_some() => None,
+        (None, Some(check)) if check.is_one_call() && failure.worst.is_some() => None,
+        // From what the calls of other checks have in common, as of empty ones, nothing is concluded.
+        (None, Some(_)) if failure.worst.is_some() => Some(Fault::WrongResult),
         (None, _) => Some(Fault::Rule),
     }
 }
@@ -443,6 +479,29 @@ mod tests {
         let found: Vec<(Fault, String)> = findings(&lines).into_iter().map(|f| (f.fault, f.sentence)).collect();
         let told = "it is so; 1 failures of other checks may come of it".to_owned();
         assert_eq!(found, [(Fault::StaleWorkspace, told), (Fault::OutOfBounds, "it is so".to_owned())]);
+    }
+
+    #[test]
+    fn an_error_of_usual_calls_is_told_under_its_name_alone() {
+        let checks = [Check::StructSize, Check::UnknownValue, Check::Malformed, Check::Value, Check::Twice];
+        let mut lines: Vec<Line> =
+            checks.iter().map(|check| line(&crate::cases("rstd", *check, 0, Some(1))[0], |_| false)).collect();
+        let mut found = |faults: [Fault; 5], errors: [&str; 5]| -> Vec<(Fault, usize)> {
+            for ((line, fault), error) in lines.iter_mut().zip(faults).zip(errors) {
+                line.outcome = Outcome::Failed(Failure::new(format!("it says {error}")).of(fault).because_of(error));
+            }
+            findings(&lines).iter().map(|found| (found.fault, found.cases)).collect()
+        };
+        let kinds = [Fault::Crash, Fault::UnknownValue, Fault::AcceptsWrong, Fault::Crash, Fault::Crash];
+        assert_eq!(found(kinds, ["killed"; 5]), [(Fault::Crash, 5)]);
+        let kinds = [Fault::SizeEquality, Fault::DeviceLost, Fault::AcceptsWrong, Fault::DeviceLost, Fault::DeviceLost];
+        let errors = ["of size 8", "sync: block 1 faults", "it ran", "copy: block 3 faults", "copy: block 3 faults"];
+        let wanted = [(Fault::SizeEquality, 1), (Fault::DeviceLost, 3), (Fault::AcceptsWrong, 1)];
+        assert_eq!(found(kinds, errors), wanted);
+        // What only the lengths of structs bring out stays what they look for.
+        let kinds = [Fault::Crash, Fault::UnknownValue, Fault::AcceptsWrong, Fault::Hang, Fault::Hang];
+        let wanted = [(Fault::OverRead, 1), (Fault::UnknownValue, 1), (Fault::AcceptsWrong, 1), (Fault::Hang, 2)];
+        assert_eq!(found(kinds, ["killed", "killed", "killed", "no answer", "no answer"]), wanted);
     }
 
     #[test]

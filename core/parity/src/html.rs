@@ -1,5 +1,6 @@
 //! A report as one page: a heat map of errors against contracts, and the failures.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use crate::case::ShapeClass;
 use crate::finding::Finding;
 use crate::junit::escape;
 use crate::outcome::Outcome;
-use crate::report::{Cell, OpSummary, Report, Verdict};
+use crate::report::{Cell, Declined, OpSummary, Report, Verdict};
 
 /// Columns of the map; empty tensors have no errors.
 const SHAPES: [ShapeClass; 4] = [ShapeClass::OneRow, ShapeClass::Aligned, ShapeClass::Ragged, ShapeClass::Wide];
@@ -60,6 +61,7 @@ pub fn page(report: &Report, folder: Option<&Path>) -> String {
         report.seed,
         escape(&report.profile),
     );
+    settings(&mut html, &report.settings);
     let verdict = match report.verdict {
         Verdict::Conforms => "<strong>conforms</strong>",
         Verdict::Fails => "<strong class=\"bad\">fails</strong>",
@@ -76,9 +78,36 @@ pub fn page(report: &Report, folder: Option<&Path>) -> String {
     failures(&mut html, report);
     heat_map(&mut html, &report.ops, folder);
     summary(&mut html, &report.ops);
+    declined(&mut html, &report.ops);
     list(&mut html, "Other ops that it lacks", &report.unsupported_ops);
     html.push_str("</body>\n</html>\n");
     html
+}
+
+/// Variables of the environment that may have had a say.
+fn settings(html: &mut String, settings: &BTreeMap<String, String>) {
+    if settings.is_empty() {
+        return;
+    }
+    let set = |(name, value): (&String, &String)| format!("<code>{}={}</code>", escape(name), escape(value));
+    let _ = writeln!(html, "<p class=\"dim\">With {}.</p>", settings.iter().map(set).collect::<Vec<_>>().join(", "));
+}
+
+/// Why cases are not supported.
+fn declined(html: &mut String, ops: &[OpSummary]) {
+    if ops.iter().all(|op| op.declined.is_empty()) {
+        return;
+    }
+    html.push_str(
+        "<h2>Not supported</h2>\n<div class=\"scroll\"><table class=\"list\">\n<tr><th>op</th><th>cases</th><th>why</th></tr>\n",
+    );
+    for op in ops {
+        for Declined { reason, cases } in &op.declined {
+            let [op, reason] = [&op.op, reason].map(|text| escape(text));
+            let _ = writeln!(html, "<tr><td>{op}</td><td class=\"n\">{cases}</td><td>{reason}</td></tr>");
+        }
+    }
+    html.push_str("</table></div>\n");
 }
 
 fn list(html: &mut String, title: &str, items: &[String]) {

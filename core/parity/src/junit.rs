@@ -1,9 +1,10 @@
 //! A report as JUnit XML, which CI systems show.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::outcome::Outcome;
-use crate::report::{Line, OpSummary, Report};
+use crate::report::{OpSummary, Report};
 
 /// The document.
 pub fn document(report: &Report) -> String {
@@ -11,7 +12,7 @@ pub fn document(report: &Report) -> String {
     // Writing to a string cannot fail, here and below.
     let _ = writeln!(xml, "<testsuites name=\"deepinfer parity: {}\">", escape(&report.identity.backend));
     for op in &report.ops {
-        suite(&mut xml, op, &report.lines);
+        suite(&mut xml, op, report);
     }
     problems(&mut xml, "profile", &report.missing_ops, "the backend lacks this op of the profile");
     problems(&mut xml, "expected failures", &report.unexpected_passes, "an expected failure does not occur");
@@ -19,7 +20,7 @@ pub fn document(report: &Report) -> String {
     xml
 }
 
-fn suite(xml: &mut String, op: &OpSummary, lines: &[Line]) {
+fn suite(xml: &mut String, op: &OpSummary, report: &Report) {
     let OpSummary { op, cases, failures, expected_failures, unsupported, not_tried, .. } = op;
     let _ = writeln!(
         xml,
@@ -27,7 +28,8 @@ fn suite(xml: &mut String, op: &OpSummary, lines: &[Line]) {
         escape(op),
         expected_failures + unsupported + not_tried
     );
-    for line in lines.iter().filter(|line| line.op == *op) {
+    properties(xml, &report.settings);
+    for line in report.lines.iter().filter(|line| line.op == *op) {
         let name = line.name.strip_prefix(&format!("{op}/")).unwrap_or(&line.name);
         let _ = write!(
             xml,
@@ -57,6 +59,18 @@ fn suite(xml: &mut String, op: &OpSummary, lines: &[Line]) {
         }
     }
     xml.push_str("  </testsuite>\n");
+}
+
+/// Variables of the environment, where the schema has a place for them.
+fn properties(xml: &mut String, settings: &BTreeMap<String, String>) {
+    if settings.is_empty() {
+        return;
+    }
+    xml.push_str("    <properties>\n");
+    for (name, value) in settings {
+        let _ = writeln!(xml, "      <property name=\"{}\" value=\"{}\"/>", escape(name), escape(value));
+    }
+    xml.push_str("    </properties>\n");
 }
 
 fn skipped(xml: &mut String, reason: &str) {

@@ -31,6 +31,7 @@ mod refuse;
 mod report;
 mod rng;
 mod run;
+mod same_error;
 
 pub use case::{Case, Check, Facts, Level, ShapeClass, cases};
 pub use expect::{ExpectError, Expectations};
@@ -40,9 +41,10 @@ pub use generate::Content;
 pub use glob::matches as glob_matches;
 pub use outcome::{Failure, Outcome};
 pub use place::{Arguments, dispatch_on};
-pub use report::{Identity, Line, OpSummary, Report, Verdict};
+pub use report::{Declined, Identity, Line, OpSummary, Report, Verdict};
 pub use rng::SplitMix64;
 pub use run::{CallError, Evidence, run_call, run_case, run_case_with_evidence};
+pub use same_error::essence;
 
 /// Ops that have cases and a typed call, in the order of the catalogue's families.
 pub fn ops() -> impl Iterator<Item = &'static str> {

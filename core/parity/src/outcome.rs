@@ -21,7 +21,7 @@ pub enum Outcome {
         /// Its reason.
         reason: String,
     },
-    /// It did not run, because cases of the op before it have cost too much time or too many processes.
+    /// It did not run, because cases of the op before it have cost too much time or too many processes, or the device.
     NotTried {
         /// Why.
         reason: String,
@@ -41,12 +41,21 @@ pub struct Failure {
     /// What kind of fault it shows, where the case alone can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
+    /// What the backend itself said, or how its process ended, where that is why it fails: of several cases it may be the same
+    /// ([`crate::essence`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl Failure {
     /// A failure that a sentence tells.
     pub fn new(problem: impl Into<String>) -> Self {
-        Self { problem: problem.into(), worst: None, fault: None }
+        Self { problem: problem.into(), worst: None, fault: None, error: None }
+    }
+
+    /// The same, because of an error.
+    pub fn because_of(self, error: impl Into<String>) -> Self {
+        Self { error: Some(error.into()), ..self }
     }
 
     /// The same, of a kind.

@@ -6,7 +6,7 @@ use deepinfer_runtime::{OpenDevice, PluginError};
 
 use crate::fault::Fault;
 use crate::place::{Layout, PlacedCall};
-use crate::run::{Problem, cannot_upload, problem_of, same_bits};
+use crate::run::{Problem, accepted, cannot_upload, problem_of, same_bits};
 
 /// Presents a call and gives the answer, with what was written.
 fn answer(device: &OpenDevice, call: &Call, how: Presented) -> Result<(Answer, Outputs), Problem> {
@@ -17,11 +17,16 @@ fn answer(device: &OpenDevice, call: &Call, how: Presented) -> Result<(Answer, O
         && let Some(fault) = kind_of(error).filter(|fault| *fault != Fault::Layer)
     {
         let origin = if error.is_panic() { format!("{}: ", error.origin) } else { String::new() };
-        return Err(Problem::named(fault, format!("{origin}{error}")).of(call, None));
+        return Err(Problem::named(fault, format!("{origin}{error}")).because_of(error).of(call, None));
     }
-    // Of what lasts, the next call would report a consequence.
-    if matches!(&answer, Answer::Refused(_, error) if error.is_lasting()) {
-        return Ok((answer, Outputs::new()));
+    // Of what lasts, the next call would report a consequence. What a layer has refused is told as a refusal.
+    match &answer {
+        Answer::Refused(function, error) if error.is_lasting() && kind_of(error).is_none() => {
+            let text = format!("with {how}, the device is lost: {function}: {error}");
+            return Err(Problem::named(Fault::DeviceLost, text).because_of(error).of(call, None));
+        }
+        Answer::Refused(_, error) if error.is_lasting() => return Ok((answer, Outputs::new())),
+        _ => {}
     }
     let found = placed.read(device).map_err(|error| problem_of(error, call, ""))?;
     Ok((answer, found))
@@ -44,9 +49,14 @@ pub(crate) fn any_length_is_taken(device: &OpenDevice, call: &Call, number: usiz
                 .map_err(|problem| problem.if_bits_differ(Fault::SizeEquality))
         }
         (Answer::Ran | Answer::Planned | Answer::Absent, _) => Ok(()),
-        (Answer::Declined, _) => Err(Problem::Unsupported("supports says no".to_owned())),
+        // Of a call that it declines at any length, the usual one brings the reason.
+        (Answer::Declined, _) => Err(match accepted(device, call, Layout::Contiguous) {
+            Err(declined @ Problem::Unsupported(_)) => declined,
+            _ => Problem::Unsupported(format!("supports says no with {how}")),
+        }),
         (Answer::Refused(_, error), Presented::Args(bytes)) if bytes < call.op.args_size => {
-            expect_refusal(&how.to_string(), &error).map_err(|problem| Problem::named(Fault::OverRead, problem))
+            expect_refusal(&how.to_string(), &error)
+                .map_err(|problem| Problem::named(Fault::OverRead, problem).because_of(&error))
         }
         (Answer::Refused(_, error), _) if kind_of(&error).is_some() => {
             Err(Problem::named(Fault::Layer, error.to_string()))
@@ -57,18 +67,21 @@ pub(crate) fn any_length_is_taken(device: &OpenDevice, call: &Call, number: usiz
                 "with {how}, {function} refuses a valid call: {error}; struct_size says how much there is to read, and is \
                  not to be compared"
             ),
-        )),
+        )
+        .because_of(&error)),
     }
 }
 
 /// What nobody knows is declined or refused, and nothing is broken. Flags and extensions may also be passed over.
 pub(crate) fn unknown_values_are_refused(device: &OpenDevice, call: &Call, number: usize) -> Result<(), Problem> {
     let how = Presented::unknown_values_of(call.op)[number];
-    let result = match answer(device, call, how)?.0 {
+    let named = |problem: String| Problem::named(Fault::UnknownValue, problem);
+    match answer(device, call, how)?.0 {
         Answer::Declined | Answer::Absent | Answer::Planned => Ok(()),
-        Answer::Refused(_, error) => expect_refusal(&how.to_string(), &error),
+        Answer::Refused(_, error) => {
+            expect_refusal(&how.to_string(), &error).map_err(|problem| named(problem).because_of(&error))
+        }
         Answer::Ran if matches!(how, Presented::Flags | Presented::Extension) => Ok(()),
-        Answer::Ran => Err(format!("{how} is taken as if it were known")),
-    };
-    result.map_err(|problem| Problem::named(Fault::UnknownValue, problem))
+        Answer::Ran => Err(named(format!("{how} is taken as if it were known"))),
+    }
 }

@@ -172,8 +172,11 @@ fn refused_by_plugin(device: &OpenDevice, base: &Call, wrong: &Wrong, name: &'st
             let text = format!("{}, past the checks of the core, {function}: {}", wrong.what, error.message);
             return Err(Problem::named(Fault::Panic, text));
         }
-        Answer::Refused(_, error) if error.is_lasting() => return Err(said(format!("it broke the device: {error}"))),
-        Answer::Refused(_, error) => names_it(&format!("{}: {}", error.origin, error.message), wrong).map_err(said)?,
+        Answer::Refused(_, error) if error.is_lasting() => {
+            return Err(said(format!("it broke the device: {error}")).because_of(&error));
+        }
+        Answer::Refused(_, error) => names_it(&format!("{}: {}", error.origin, error.message), wrong)
+            .map_err(|problem| said(problem).because_of(&error))?,
         Answer::Declined | Answer::Planned | Answer::Absent => {}
     }
     nothing_is_written(device, &right, wrong)?;
@@ -182,7 +185,8 @@ fn refused_by_plugin(device: &OpenDevice, base: &Call, wrong: &Wrong, name: &'st
 
 /// What is refused has written nothing, so that the call can be made elsewhere.
 fn nothing_is_written(device: &OpenDevice, placed: &PlacedCall<'_>, wrong: &Wrong) -> Result<(), Problem> {
-    let changed = placed.first_changed(device, |_| true).map_err(|error| Problem::from(error.to_string()))?;
+    let unread = |error: OpError| by_itself(&error).unwrap_or_else(|| Problem::from(error.to_string()));
+    let changed = placed.first_changed(device, |_| true).map_err(unread)?;
     changed.map_or(Ok(()), |name| {
         let problem = format!("{}: it was refused after {name} was written", wrong.what);
         Err(Problem::named(Fault::WroteWhenRefused, problem))
@@ -193,13 +197,22 @@ fn nothing_is_written(device: &OpenDevice, placed: &PlacedCall<'_>, wrong: &Wron
 fn expect(result: Result<(), RunError>, wrong: &Wrong) -> Result<(), Problem> {
     if let Err(RunError::Op(error)) = &result
         && let Some(Problem::Wrong(failure, evidence)) = by_itself(error)
-        && failure.fault != Some(Fault::Layer)
+        && !matches!(failure.fault, Some(Fault::Layer | Fault::DeviceLost))
     {
         let problem = format!("{}: {}", wrong.what, failure.problem);
         return Err(Problem::Wrong(Failure { problem, ..failure }, evidence));
     }
-    is_refusal(result, wrong)
-        .map_err(|problem| Problem::named(Fault::AcceptsWrong, format!("{}: {problem}", wrong.what)))
+    let error = match &result {
+        Err(RunError::Op(error) | RunError::Upload(error)) => Some(error.to_string()),
+        _ => None,
+    };
+    is_refusal(result, wrong).map_err(|problem| {
+        let problem = Problem::named(Fault::AcceptsWrong, format!("{}: {problem}", wrong.what));
+        match error {
+            Some(error) => problem.because_of(&error),
+            None => problem,
+        }
+    })
 }
 
 /// The error must name the op and the argument. A backend may also decline the form of the call.

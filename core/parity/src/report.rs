@@ -1,12 +1,14 @@
 //! What a run found, in numbers.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Facts, Level, ShapeClass};
-use crate::finding::{Finding, findings};
+use crate::finding::{Finding, findings, is_plain};
 use crate::outcome::Outcome;
+use crate::same_error::essence;
 
 /// What was tested by what.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -107,6 +109,15 @@ impl Cell {
     }
 }
 
+/// Why a backend declines cases of an op.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Declined {
+    /// Its reason.
+    pub reason: String,
+    /// Cases for which it gives it.
+    pub cases: usize,
+}
+
 /// Results of one op.
 #[derive(Clone, Debug, Serialize)]
 pub struct OpSummary {
@@ -120,6 +131,9 @@ pub struct OpSummary {
     pub expected_failures: usize,
     /// Cases of a form that the backend declines.
     pub unsupported: usize,
+    /// Why it declines them, in the order in which they ran.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub declined: Vec<Declined>,
     /// Cases that did not run ([`Outcome::NotTried`]).
     pub not_tried: usize,
     /// Largest errors.
@@ -147,6 +161,8 @@ pub struct Report {
     pub levels: Vec<Level>,
     /// Profile that was required, or `none`.
     pub profile: String,
+    /// Variables of the environment that may have had a say, by name.
+    pub settings: BTreeMap<String, String>,
     /// Ops of the profile that the backend lacks, or of which it declined every case.
     pub missing_ops: Vec<String>,
     /// Other ops that it lacks.
@@ -205,6 +221,7 @@ impl Report {
             seed,
             levels: levels.to_vec(),
             profile: profile.to_owned(),
+            settings: BTreeMap::new(),
             missing_ops: required,
             unsupported_ops: others,
             own_ops: Vec::new(),
@@ -222,6 +239,31 @@ impl Report {
         }
     }
 
+    /// Failures that were not expected. Of those of an op that end with the same error there is one, a plain call if one is
+    /// among them, in the place of the first; the number behind it says how many more there are.
+    pub fn distinct_failures(&self) -> Vec<(&Line, usize)> {
+        let mut distinct: Vec<(&Line, usize)> = Vec::new();
+        let mut places: HashMap<(&str, String), usize> = HashMap::new();
+        for line in self.failed.iter().filter(|line| line.is_failure()) {
+            let Outcome::Failed(failure) = &line.outcome else { continue };
+            let place = failure.error.as_deref().map(|error| places.entry((&line.op, essence(error))));
+            match place {
+                Some(Entry::Occupied(place)) => {
+                    let (known, more) = &mut distinct[*place.get()];
+                    *more += 1;
+                    if is_plain(line) && !is_plain(known) {
+                        *known = line;
+                    }
+                    continue;
+                }
+                Some(Entry::Vacant(place)) => drop(place.insert(distinct.len())),
+                None => {}
+            }
+            distinct.push((line, 0));
+        }
+        distinct
+    }
+
     /// The report as JSON, without the cases that passed.
     ///
     /// # Errors
@@ -233,8 +275,8 @@ impl Report {
 
 fn summary<'a>(op: &str, lines: impl Iterator<Item = &'a Line>) -> OpSummary {
     let (failures, expected_failures, unsupported, not_tried) = Default::default();
-    let (op, worst) = (op.to_owned(), Vec::new());
-    let mut out = OpSummary { op, cases: 0, failures, expected_failures, unsupported, not_tried, worst };
+    let (op, worst, declined) = (op.to_owned(), Vec::new(), Vec::new());
+    let mut out = OpSummary { op, cases: 0, failures, expected_failures, unsupported, declined, not_tried, worst };
     let mut cells: BTreeMap<(String, ShapeClass), Cell> = BTreeMap::new();
     for line in lines {
         out.cases += 1;
@@ -242,7 +284,13 @@ fn summary<'a>(op: &str, lines: impl Iterator<Item = &'a Line>) -> OpSummary {
         let failed = matches!(line.outcome, Outcome::Failed(_));
         out.expected_failures += usize::from(failed && line.expected_failure.is_some());
         out.not_tried += usize::from(matches!(line.outcome, Outcome::NotTried { .. }));
-        out.unsupported += usize::from(matches!(line.outcome, Outcome::Unsupported { .. }));
+        if let Outcome::Unsupported { reason } = &line.outcome {
+            out.unsupported += 1;
+            match out.declined.iter_mut().find(|known| known.reason == *reason) {
+                Some(known) => known.cases += 1,
+                None => out.declined.push(Declined { reason: reason.clone(), cases: 1 }),
+            }
+        }
         let Some(facts) = line.facts.as_ref().filter(|facts| facts.content.is_some()) else { continue };
         let key = (facts.formats.clone(), facts.shape);
         let cell = cells.entry(key).or_insert_with(|| Cell {

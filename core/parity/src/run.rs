@@ -1,5 +1,7 @@
 //! Running a case on a device.
 
+use std::fmt;
+
 use deepinfer_ops::{Device, OpError};
 use deepinfer_oracle::{Call, Disagreement, HostTensor, Mismatch, Outputs, Value, first_difference};
 
@@ -84,6 +86,14 @@ impl Problem {
         }
     }
 
+    /// The same, because of an error.
+    pub(crate) fn because_of(self, error: &dyn fmt::Display) -> Self {
+        match self {
+            Self::Wrong(failure, evidence) => Self::Wrong(failure.because_of(error.to_string()), evidence),
+            declined @ Self::Unsupported(_) => declined,
+        }
+    }
+
     /// Keeps a call with the failure that it made.
     pub(crate) fn of(self, call: &Call, found: Option<&Outputs>) -> Self {
         match self {
@@ -158,7 +168,9 @@ pub(crate) fn problem_of(error: RunError, call: &Call, how: &str) -> Problem {
     let problem = match error {
         RunError::Op(OpError::Unsupported { reason, .. }) => return Problem::Unsupported(reason),
         RunError::Op(error @ OpError::Dishonest { .. }) => Problem::named(Fault::LyingSupports, error.to_string()),
-        RunError::Op(error) => Problem::named(Fault::RefusesValid, format!("a valid call {how}was refused: {error}")),
+        RunError::Op(error) => {
+            Problem::named(Fault::RefusesValid, format!("a valid call {how}was refused: {error}")).because_of(&error)
+        }
         RunError::Upload(error) => cannot_upload(&error),
         RunError::Gap(name) => {
             Problem::named(Fault::OutOfBounds, format!("the gaps between the rows of {name} were written"))
@@ -174,19 +186,21 @@ pub(crate) fn problem_of(error: RunError, call: &Call, how: &str) -> Problem {
 }
 
 pub(crate) fn cannot_upload(error: &OpError) -> Problem {
-    by_itself(error)
-        .unwrap_or_else(|| Problem::named(Fault::SetUp, format!("the arguments cannot be uploaded: {error}")))
+    by_itself(error).unwrap_or_else(|| {
+        Problem::named(Fault::SetUp, format!("the arguments cannot be uploaded: {error}")).because_of(error)
+    })
 }
 
-/// The problem that an error is whatever was called: a panic of the backend, or what a layer over it reports.
+/// The problem that an error is whatever was called: a panic of the backend, the loss of the device, or what a layer over it
+/// reports.
 pub(crate) fn by_itself(error: &OpError) -> Option<Problem> {
-    let (is_panic, origin, message) = match error {
-        OpError::Panicked { origin, message } => (true, origin, message),
-        OpError::Backend { origin, message } => (false, origin, message),
+    let (fault, text) = match error {
+        OpError::DeviceLost(_) => (Some(Fault::DeviceLost), error.to_string()),
+        OpError::Panicked { origin, message } => (Fault::of_error(true, origin, message), error.to_string()),
+        OpError::Backend { origin, message } => (Fault::of_error(false, origin, message), message.clone()),
         _ => return None,
     };
-    let text = if is_panic { error.to_string() } else { message.clone() };
-    Fault::of_error(is_panic, origin, message).map(|fault| Problem::named(fault, text))
+    fault.map(|fault| Problem::named(fault, text).because_of(error))
 }
 
 /// Nothing around the tensors is written, and no result depends on it.
@@ -207,10 +221,10 @@ fn stays_within(device: &dyn Device, call: &Call) -> Result<(), Problem> {
     Err(problem.if_bits_differ(Fault::OverRead).of(call, Some(&found)))
 }
 
-/// A call is not declined when it is run, whatever else becomes of it.
+/// A call is not declined when it is run, whatever else becomes of it, if only the device survives it.
 fn honest(device: &dyn Device, call: &Call) -> Result<(), Problem> {
     match run(device, call, Layout::Contiguous, Route::Kernel) {
-        Err(error @ RunError::Op(OpError::Dishonest { .. } | OpError::Unsupported { .. })) => {
+        Err(error @ RunError::Op(OpError::Dishonest { .. } | OpError::Unsupported { .. } | OpError::DeviceLost(_))) => {
             Err(problem_of(error, call, ""))
         }
         _ => Ok(()),

@@ -1,19 +1,22 @@
 //! A model end to end (L3): the miniature in the program makes the tokens that it makes on the processor.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-use deepinfer_engine::{Engine, EngineConfig, Request, SamplingParams, jsonl};
+use deepinfer_engine::{Engine, EngineConfig, EngineError, Request, SamplingParams, jsonl};
 use deepinfer_model::{Model, Numerics};
-use deepinfer_parity::{Level, Outcome};
-use deepinfer_runtime::{TEXT_PROFILE, missing_ops};
+use deepinfer_ops::OpError;
+use deepinfer_parity::{Failure, Fault, Level, Outcome};
+use deepinfer_runtime::{OpenDevice, TEXT_PROFILE, missing_ops};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::task::WholeCase;
 use super::worker::Target;
 use crate::embedded;
+use crate::settings::Settings;
 
 /// Name of the backend that says what is right.
 const REFERENCE: &str = "cpu";
@@ -45,9 +48,9 @@ fn tokens(target: &Target, prompt: &str) -> Outcome {
         Ok(wanted) => wanted,
         Err(problem) => return Outcome::failed(format!("there is nothing to compare with: {problem}")),
     };
-    let found = target.open().and_then(|device| generate(device, prompt));
+    let found = target.open().map_err(Failure::new).and_then(|device| generate(device, prompt));
     match found {
-        Err(problem) => Outcome::failed(problem),
+        Err(failure) => Outcome::Failed(failure),
         Ok(found) if found == wanted => Outcome::Passed { share: None },
         Ok(found) => {
             let same = found.iter().zip(&wanted).take_while(|(a, b)| a == b).count();
@@ -57,7 +60,8 @@ fn tokens(target: &Target, prompt: &str) -> Outcome {
 }
 
 /// The tokens on the processor, from a process of their own: the plugin under test may be the same library with other
-/// options, and has had its hands in the memory of this one. Settings of the run under test do not reach that process.
+/// options, and has had its hands in the memory of this one. Settings of the run under test do not reach that process, but for
+/// where plugins are found.
 fn reference_tokens(prompt: &str) -> Result<Vec<u32>, String> {
     #[derive(Deserialize)]
     struct Line {
@@ -67,7 +71,7 @@ fn reference_tokens(prompt: &str) -> Result<Vec<u32>, String> {
     let run = || {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["generate", "--prompts", "-", "--numerics", "deploy", "--accelerator", REFERENCE]);
-        for variable in ["DEEPINFER_LAYERS", "DEEPINFER_OP_IMPL", "DEEPINFER_HF_MODEL_DIR"] {
+        for variable in Settings::of_environment().without(&["DEEPINFER_PLUGIN_PATH"]).names() {
             command.env_remove(variable);
         }
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -86,20 +90,25 @@ fn reference_tokens(prompt: &str) -> Result<Vec<u32>, String> {
 }
 
 /// Greedy tokens after a prompt.
-fn generate(device: deepinfer_runtime::OpenDevice, prompt: &str) -> Result<Vec<u32>, String> {
-    let checkpoint = embedded::open().map_err(|e| e.to_string())?;
-    let tokenizer = checkpoint.tokenizer().map_err(|e| e.to_string())?;
-    let prompt_token_ids = jsonl::encode(prompt, tokenizer.as_deref()).map_err(|e| e.to_string())?;
+fn generate(device: OpenDevice, prompt: &str) -> Result<Vec<u32>, Failure> {
+    fn failure(error: impl Display) -> Failure {
+        Failure::new(error.to_string())
+    }
+    let checkpoint = embedded::open().map_err(failure)?;
+    let tokenizer = checkpoint.tokenizer().map_err(failure)?;
+    let prompt_token_ids = jsonl::encode(prompt, tokenizer.as_deref()).map_err(failure)?;
     let params = SamplingParams { max_tokens: Some(TOKENS), ignore_eos: true, ..SamplingParams::default() };
     let request = Request { id: "parity".to_owned(), prompt_token_ids, params };
-    let (model, _) =
-        Model::load(Rc::new(device), &checkpoint, Numerics::DEPLOY, &mut |_, _| ()).map_err(|e| e.to_string())?;
+    let (model, _) = Model::load(Rc::new(device), &checkpoint, Numerics::DEPLOY, &mut |_, _| ()).map_err(failure)?;
     let config = EngineConfig::default().for_request(&request, model.config().max_position_embeddings);
-    let mut engine = Engine::builder(model).config(config).build().map_err(|e| e.to_string())?;
-    let output = engine.run(request, &mut |_| true).map_err(|e| e.to_string())?;
+    let mut engine = Engine::builder(model).config(config).build().map_err(failure)?;
+    let output = engine.run(request, &mut |_| true).map_err(failure)?;
     let completion = &output.outputs[0];
     match &completion.error {
-        Some(error) => Err(error.to_string()),
         None => Ok(completion.token_ids()),
+        Some(error @ EngineError::Device(OpError::DeviceLost(_))) => {
+            Err(failure(error).of(Fault::DeviceLost).because_of(error.to_string()))
+        }
+        Some(error) => Err(failure(error).because_of(error.to_string())),
     }
 }

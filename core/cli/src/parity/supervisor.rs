@@ -1,11 +1,11 @@
 //! Runs cases in workers, and finds the case that a worker died of.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use deepinfer_parity::{Facts, Failure, Fault, Identity, Outcome};
+use deepinfer_parity::{Check, Facts, Failure, Fault, Identity, Outcome, essence};
 use deepinfer_runtime::conformance::Core;
 
 use super::task::{CLOSE, Task};
@@ -22,6 +22,9 @@ const UNKNOWN_OPTION: &str = "parity-unknown-option=1";
 const MOST_HANGS: usize = 3;
 /// After so many cases that end the process, the rest of an op is not tried.
 const MOST_DEATHS: usize = 20;
+/// After so many cases in a row that lose the device with the same error, the rest of an op is not tried: each costs a process
+/// and the start of a driver, and tells nothing new.
+const MOST_LOSSES: usize = 3;
 
 /// After so many failures of an op, the next one does not get a new process: an op that is all wrong needs none.
 const MOST_RESTARTS: usize = 20;
@@ -76,14 +79,24 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Loads the backend in a process of its own.
+    /// Loads the backend in a process of its own, and tries whether the settings let its device open: what is wrong with them
+    /// would be wrong in every case.
     ///
     /// # Errors
     /// No process can be started.
     pub(crate) fn probe(&self) -> anyhow::Result<Ready> {
-        self.probe_as(&self.backend)
+        let mut worker = self.start(&Job { opens: true, ..self.job(&self.backend) })?;
+        let ready = worker.wait_until_loaded(self.timeout.max(START));
+        let Ok(ready) = ready else { return Ok(ready) };
+        match worker.next(self.timeout.max(START)) {
+            Ok(Message::Refused { reason }) => Ok(Err(NotReady::Refused(reason))),
+            Ok(_) if worker.end(self.timeout).is_ok() => Ok(Ok(ready)),
+            // What ends or holds up the process when the device opens or closes is the failure of cases; what does without is not.
+            _ => self.probe_as(&self.backend),
+        }
     }
 
+    /// Loads a backend in a process of its own.
     fn probe_as(&self, backend: &str) -> anyhow::Result<Ready> {
         let mut worker = self.start(&self.job(backend))?;
         let ready = worker.wait_until_loaded(self.timeout.max(START));
@@ -159,7 +172,7 @@ impl Supervisor {
                 (Err(Quiet { why, is_hang }), Some(mut before)) => {
                     tally.count(&before.task, is_hang);
                     if !matches!(before.outcome, Outcome::Failed(_)) {
-                        before.outcome = lost(format!("after the case, {why}"), is_hang);
+                        before.outcome = lost("after the case, ", &why, is_hang);
                     }
                     report(before);
                     return Ok(());
@@ -167,7 +180,7 @@ impl Supervisor {
                 (Err(Quiet { why, is_hang }), None) => {
                     waiting.pop_front();
                     tally.count(&task, is_hang);
-                    let outcome = lost(format!("before the case, {why}"), is_hang);
+                    let outcome = lost("before the case, ", &why, is_hang);
                     report(Done { task, facts: None, outcome, seconds: 0.0 });
                     return Ok(());
                 }
@@ -176,6 +189,7 @@ impl Supervisor {
             let start = Instant::now();
             match worker.finish(&task.to_string(), self.timeout) {
                 Ok((outcome, seconds)) => {
+                    tally.see(&task, &outcome);
                     let failed = matches!(outcome, Outcome::Failed(_));
                     last = Some(Done { task, facts, outcome, seconds });
                     // What a failure has left behind must not be the next case's.
@@ -185,7 +199,7 @@ impl Supervisor {
                 }
                 Err(Quiet { why, is_hang }) => {
                     tally.count(&task, is_hang);
-                    let (outcome, seconds) = (lost(why, is_hang), start.elapsed().as_secs_f64());
+                    let (outcome, seconds) = (lost("", &why, is_hang), start.elapsed().as_secs_f64());
                     report(Done { task, facts, outcome, seconds });
                     return Ok(());
                 }
@@ -194,7 +208,7 @@ impl Supervisor {
         if let Some(last) = last.as_mut().filter(|last| !matches!(last.outcome, Outcome::Failed(_))) {
             // What the last case does to memory may show only now.
             if let Err(how) = worker.end(self.timeout) {
-                last.outcome = crashed(format!("after the case, {how}"));
+                last.outcome = lost("after the case, ", &how, false);
             }
         }
         last.into_iter().for_each(report);
@@ -211,7 +225,7 @@ impl Supervisor {
                     .of(Fault::UnknownValue),
             ),
             Err(NotReady::Refused(_)) => Outcome::Passed { share: None },
-            Err(NotReady::Broken(how)) => crashed(format!("given an option that it does not know, {how}")),
+            Err(NotReady::Broken(how)) => lost("given an option that it does not know, ", &how, false),
         })
     }
 
@@ -223,10 +237,10 @@ impl Supervisor {
         Ok(match worker.next(self.timeout.max(START)) {
             Ok(Message::End { outcome, .. }) => match worker.end(self.timeout) {
                 Ok(()) => outcome,
-                Err(how) => crashed(format!("after the handshake, {how}")),
+                Err(how) => lost("after the handshake, ", &how, false),
             },
             Ok(other) => Outcome::failed(format!("the worker says {other:?}")),
-            Err(Quiet { why, is_hang }) => lost(format!("shaking hands with {}, {why}", core.name()), is_hang),
+            Err(Quiet { why, is_hang }) => lost(&format!("shaking hands with {}, ", core.name()), &why, is_hang),
         })
     }
 
@@ -246,11 +260,11 @@ impl Supervisor {
             Ok((outcome, _)) => {
                 let checked = |name: &String| {
                     let ended = worker.begin(name, self.timeout).and_then(|_| worker.finish(name, self.timeout));
-                    ended.map_or_else(|Quiet { why, is_hang }| lost(why, is_hang), |(outcome, _)| outcome)
+                    ended.map_or_else(|Quiet { why, is_hang }| lost("", &why, is_hang), |(outcome, _)| outcome)
                 };
                 (outcome, check.as_ref().map(checked))
             }
-            Err(Quiet { why, is_hang }) => (lost(why, is_hang), None),
+            Err(Quiet { why, is_hang }) => (lost("", &why, is_hang), None),
         };
         let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failed(_));
         if !failed(&outcome)
@@ -265,8 +279,8 @@ impl Supervisor {
     /// A job without work.
     fn job(&self, backend: &str) -> Job {
         let (backend, layers, bundles) = (backend.to_owned(), self.layers.clone(), self.bundles.clone());
-        let (cases, deadly, replay, handshake) = Default::default();
-        Job { backend, layers, seed: self.seed, cases, deadly, bundles, replay, handshake }
+        let (cases, deadly, opens, replay, handshake) = Default::default();
+        Job { backend, layers, seed: self.seed, cases, deadly, bundles, opens, replay, handshake }
     }
 
     fn start(&self, job: &Job) -> anyhow::Result<Worker> {
@@ -348,15 +362,10 @@ impl Worker {
     }
 }
 
-/// A failure by which the process was lost: it ended, or had to be ended.
-fn lost(problem: String, is_hang: bool) -> Outcome {
+/// A failure by which the process was lost: it ended, or had to be ended. `when` begins the sentence that `why` ends.
+fn lost(when: &str, why: &str, is_hang: bool) -> Outcome {
     let fault = if is_hang { Fault::Hang } else { Fault::Crash };
-    Outcome::Failed(Failure::new(problem).of(fault))
-}
-
-/// A failure by which the process ended.
-fn crashed(problem: String) -> Outcome {
-    Outcome::Failed(Failure::new(problem).of(Fault::Crash))
+    Outcome::Failed(Failure::new(format!("{when}{why}")).of(fault).because_of(why))
 }
 
 /// Cases of each op that cost a process.
@@ -366,6 +375,10 @@ struct Tally {
     deaths: HashMap<&'static str, usize>,
     /// Cases that failed and left the process alive.
     restarts: HashMap<&'static str, usize>,
+    /// The error with which the device was lost in the last cases, and how many of them in a row.
+    losses: HashMap<&'static str, (String, usize)>,
+    /// Ops of which any case has lost the device.
+    have_lost: BTreeSet<&'static str>,
 }
 
 impl Tally {
@@ -374,9 +387,27 @@ impl Tally {
         *list.entry(task.subject()).or_default() += 1;
     }
 
-    /// Ops of which a case has ended a worker.
+    /// Counts cases in a row that lose the device.
+    fn see(&mut self, task: &Task, outcome: &Outcome) {
+        let error = match outcome {
+            Outcome::Failed(failure) if failure.fault == Some(Fault::DeviceLost) => {
+                essence(failure.error.as_deref().unwrap_or(&failure.problem))
+            }
+            _ => {
+                self.losses.remove(task.subject());
+                return;
+            }
+        };
+        self.have_lost.insert(task.subject());
+        let (known, count) = self.losses.entry(task.subject()).or_default();
+        *count = if *known == error { *count + 1 } else { 1 };
+        *known = error;
+    }
+
+    /// Ops of which a case has ended a worker, or has lost its device.
     fn deadly(&self) -> Vec<String> {
-        self.hangs.keys().chain(self.deaths.keys()).map(|op| (*op).to_owned()).collect()
+        let ended = self.hangs.keys().chain(self.deaths.keys());
+        ended.chain(&self.have_lost).map(|op| (*op).to_owned()).collect()
     }
 
     /// Whether the next case should find another process; no longer, once an op has failed often.
@@ -392,6 +423,13 @@ impl Tally {
         let of = |list: &HashMap<&str, usize>| list.get(op).copied().unwrap_or(0);
         if of(&self.hangs) >= MOST_HANGS {
             return Some(format!("{MOST_HANGS} cases of {op} did not answer"));
+        }
+        // What a usual call ends with is what the others are called by.
+        if matches!(task, Task::Op(case) if case.number == 0 && matches!(case.check, Check::Honesty | Check::Value)) {
+            return None;
+        }
+        if self.losses.get(op).is_some_and(|(_, in_a_row)| *in_a_row >= MOST_LOSSES) {
+            return Some(format!("{MOST_LOSSES} cases of {op} in a row lost the device with the same error"));
         }
         (of(&self.deaths) >= MOST_DEATHS).then(|| format!("{MOST_DEATHS} cases of {op} ended the process"))
     }

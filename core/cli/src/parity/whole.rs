@@ -75,7 +75,9 @@ impl Problem {
     fn into_outcome(self) -> Outcome {
         match self {
             Self::Found(problem) => Outcome::failed(problem),
-            Self::SetUp(problem) => Outcome::Failed(Failure::new(problem).of(Fault::SetUp)),
+            Self::SetUp(problem) => {
+                Outcome::Failed(Failure::new(problem.as_str()).of(Fault::SetUp).because_of(problem))
+            }
         }
     }
 }

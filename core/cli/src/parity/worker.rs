@@ -12,8 +12,9 @@ use deepinfer_oracle::{Bundle, Disagreement, Found};
 use deepinfer_parity::{
     CallError, Facts, Fault, Identity, Outcome, identity_of, op_of, ops, run_call, run_case_with_evidence,
 };
+use deepinfer_plugin_api::abi::DI_E_INVALID;
 use deepinfer_runtime::conformance::{Core, shake_hands_as};
-use deepinfer_runtime::{Layers, LoadedBackend, OpenDevice, Runtime, SearchPath, Selection};
+use deepinfer_runtime::{Layers, LoadedBackend, OpenDevice, OpenError, Runtime, SearchPath, SelectError, Selection};
 use serde::{Deserialize, Serialize};
 
 use super::task::Task;
@@ -40,6 +41,8 @@ pub(crate) struct Job {
     pub(crate) bundles: Option<PathBuf>,
     /// Layers over the backend, instead of those of the environment.
     pub(crate) layers: Option<String>,
+    /// Whether to try whether the device opens.
+    pub(crate) opens: bool,
     /// A call to make instead of cases.
     pub(crate) replay: Option<Replay>,
     /// A handshake instead of everything else.
@@ -81,11 +84,13 @@ pub(crate) enum Message {
         /// Names of its ops outside of the catalogue.
         own_ops: Vec<String>,
     },
-    /// The backend cannot be used; the worker ends.
+    /// The backend, or its device, cannot be used as the settings are; the worker ends.
     Refused {
         /// Why.
         reason: String,
     },
+    /// The device was tried: it opens, or it fails to for a reason that is a matter of cases.
+    Tried,
     /// A case begins.
     Begin {
         /// Its name.
@@ -122,6 +127,17 @@ impl Target {
     /// The plugin's reason.
     pub(crate) fn open(&self) -> Result<OpenDevice, String> {
         self.backend.open(self.device).map_err(|error| format!("the device does not open: {error}"))
+    }
+
+    /// Why the device does not open, if what the user asks for cannot be: what a plugin calls invalid, or an implementation that
+    /// is pinned and not there. Whatever else is wrong is the failure of cases.
+    fn refusal(&self) -> Option<OpenError> {
+        let error = self.backend.open(self.device).err()?;
+        let is_of_the_user = match &error {
+            OpenError::Plugin(error) => error.code == DI_E_INVALID && !error.is_lasting(),
+            _ => true,
+        };
+        is_of_the_user.then_some(error)
     }
 
     /// Ops that the backend implements in the catalogue's version.
@@ -179,7 +195,10 @@ impl Target {
         let mut shared = self.shared.borrow_mut();
         let device = match shared.take().map_or_else(|| self.open(), Ok) {
             Ok(device) => shared.insert(device),
-            Err(problem) => return Outcome::Failed(deepinfer_parity::Failure::new(problem).of(Fault::SetUp)),
+            Err(problem) => {
+                let failure = deepinfer_parity::Failure::new(problem.as_str());
+                return Outcome::Failed(failure.of(Fault::SetUp).because_of(problem));
+            }
         };
         let (outcome, evidence) = run_case_with_evidence(device, case);
         if let (Some(folder), Outcome::Failed(failure), Some(evidence)) = (&self.bundles, &outcome, evidence) {
@@ -272,6 +291,12 @@ pub(crate) fn run(link: &mut Link) -> Result<(), Failure> {
     breaches::watch(backend.layers().iter().map(|layer| layer.name.clone()).collect());
     let ops = target.ops().map(str::to_owned).collect();
     link.say(&Message::Loaded { identity: target.identity(), ops, own_ops: target.own_ops() })?;
+    if job.opens {
+        return link.say(&target.refusal().map_or(Message::Tried, |reason| {
+            let (name, path) = (backend.title(), backend.path().to_owned());
+            Message::Refused { reason: SelectError::Open { name, path, device, reason: Box::new(reason) }.to_string() }
+        }));
+    }
     let task_of =
         |name: &str| Task::parse(name, job.seed).ok_or_else(|| Failure::Fault(anyhow!("there is no case {name}")));
     if let Some(replay) = job.replay {
