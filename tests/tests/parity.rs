@@ -51,6 +51,11 @@ fn every_op_gives_what_its_oracle_gives() {
 }
 
 #[test]
+fn large_calls_give_what_their_oracles_give() {
+    hold(Check::Large);
+}
+
+#[test]
 fn strides_change_no_bit() {
     hold(Check::Strided);
 }

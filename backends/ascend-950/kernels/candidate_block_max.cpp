@@ -48,7 +48,7 @@ private:
   // The best of the blocks first, first + 1, ... of a row, of which `end` entries count.
   __aicore__ inline void take(int64_t row, int64_t first, int64_t count, int64_t sees, int64_t end, const CandidateBlockMaxTiling &t) {
     const LocalTensor<int32_t> best = best_.Get<int32_t>();
-    vector_barrier();
+    // The scores of the item before have been made of it.
     Duplicate(best, LOWEST_SCORE, static_cast<int32_t>(BLOCKS));
     // Blocks that are visible as a whole.
     const int64_t whole = t.block_size <= NARROW ? most(0, least(count, end / t.block_size - first)) : 0;
@@ -99,7 +99,6 @@ private:
 
   __aicore__ inline LocalTensor<int32_t> keys_of(const LocalTensor<float> &scores, uint32_t count) {
     const LocalTensor<int32_t> keys = keys_.Get<int32_t>();
-    vector_barrier();
     score_keys(keys, scores, is_score_.Get<uint8_t>(), scratch_.Get<int32_t>(), LOWEST_SCORE, count);
     return keys;
   }

@@ -55,8 +55,6 @@ public:
         const bool is_image = t_.has_mask != 0 && mask_.GetValue((begin + i) / t_.copies) != 0;
         add_value<X>(begin + i, is_image ? 0.0f : vector(GATE).GetValue(i));
       }
-      // S writes the next batch over what V has read.
-      order<HardEvent::V_S>();
     }
   }
 

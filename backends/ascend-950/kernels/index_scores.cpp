@@ -135,7 +135,6 @@ private:
         Cast(narrow, weights, RoundMode::CAST_RINT, count);
         vector_barrier();
         Cast(weights, narrow, RoundMode::CAST_NONE, count);
-        vector_barrier();
       }
       Duplicate(heads, 0.0f, static_cast<int32_t>(count * TILE));
       for (int64_t at = 0; at < t_.dim; at += Tiles::COLUMNS) {

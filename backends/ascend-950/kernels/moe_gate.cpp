@@ -55,7 +55,6 @@ public:
       if (t_.scoring == SOFTPLUS_ROOT) softplus_roots(n);
       else if (t_.scoring == SIGMOID) sigmoids(n);
       else softmax(n);
-      vector_barrier();
       nan_mask(bits(A), z, n);
       put_nans(scores, bits(A), n);
       const bool is_image = t_.has_bias_vl != 0 && t_.has_mask != 0 && mask_.GetValue(row) != 0;
@@ -146,7 +145,6 @@ private:
     vector_barrier();
     Mul(near, near, vector(C), n);
     ShiftRight(bits(D), bits(D), 31, n);
-    vector_barrier();
     blend(bits(NEAR), bits(SCORES), bits(D), n);
     Adds(scores, near, 0.0f, n);
   }
@@ -167,7 +165,6 @@ private:
     Adds(rest, x, most, n);
     vector_barrier();
     Sub(rest, z, rest, n);
-    vector_barrier();
     nan_mask(bits(F), x, n);
     exponential<true>(near, bits(A), x, vector(B), n, rest);
     two_factors(bits(B), bits(C), bits(A), n);

@@ -41,7 +41,6 @@ public:
         write_row(x_[(begin + i) * t.x_stride], out_[(begin + i) * t.out_stride], t.columns,
                   roots_.is_spoilt(i) ? float_of(NAN_BITS) : is_zero ? 1.0f : scale, inverse);
       }
-      order<HardEvent::V_S>();
     }
   }
 

@@ -170,7 +170,6 @@ private:
     Div<float, EXACT_DIVISION>(p, p, s, n);
     vector_barrier();
     Add(p, p, quotient, n);
-    vector_barrier();
     // All bits set where that is a NaN.
     const LocalTensor<int32_t> is_nan = bits(A), is_number = bits(B);
     nan_mask(is_nan, p, n);

@@ -118,14 +118,14 @@ namespace AscendC {
 template <class T, class U> void Cast(const LocalTensor<T> &dst, const LocalTensor<U> &src, const RoundMode &mode, const uint32_t count) {
   static_assert(di_twin::has_cast<T, U>(), "Cast: the device has no such pair");
   di_twin::check_mode<T, U>(mode);
-  di_twin::map("Cast", dst, src, count, di_twin::Conversion<T, U>{mode, di_twin::Core::now().infinities_stay});
+  di_twin::map("Cast", dst, src, count, di_twin::Conversion<T, U>{mode, di_twin::Core::now().infinities_stay()});
 }
 
 template <class T, class U, bool isSetMask = true, class M>
 void Cast(const LocalTensor<T> &dst, const LocalTensor<U> &src, const RoundMode &mode, M mask, uint8_t repeats, const UnaryRepeatParams &p) {
   static_assert(di_twin::has_cast<T, U>(), "Cast: the device has no such pair");
   di_twin::check_mode<T, U>(mode);
-  di_twin::map("Cast", dst, src, mask, repeats, p, di_twin::Conversion<T, U>{mode, di_twin::Core::now().infinities_stay});
+  di_twin::map("Cast", dst, src, mask, repeats, p, di_twin::Conversion<T, U>{mode, di_twin::Core::now().infinities_stay()});
 }
 
 // To a whole number of the same format.

@@ -255,6 +255,13 @@ void Core::barrier_all() {
   for (Pipe pipe : {MTE2, V, MTE3}) streams_[pipe].known = all;
 }
 
+void Core::set_infinities_stay(bool value) {
+  // A kernel that is given up does nothing any more.
+  if (std::uncaught_exceptions() > 0) return;
+  if (scalar_.at[V] < streams_[V].issued) wrong("block %u: SetCtrlSpr while V has something to do that S has not waited for", block_);
+  infinities_stay_ = value;
+}
+
 // ---- accesses
 
 void Core::run_instruction(Instruction &instruction, Stream &stream) {
@@ -616,7 +623,7 @@ void Core::begin_block(uint32_t block) {
   for (Shadow &reads : read_by_) reads.begin();
   scalar_ = before_;
   atomic = 0;
-  infinities_stay = false;
+  infinities_stay_ = false;
   for (Stream &stream : streams_) {
     free_.insert(free_.end(), stream.window.begin() + std::ptrdiff_t(stream.first), stream.window.end());
     for (; !stream.rest.empty(); stream.rest.pop()) free_.push_back(stream.rest.front());
@@ -647,7 +654,7 @@ void Core::end_block() {
   for (const QueueState &queue : queues_) {
     if (!queue.waiting.empty()) wrong("block %u: %zu tensors are left in a queue at the end", block_, queue.waiting.size());
   }
-  if (infinities_stay) wrong("block %u: bit 48 of the control register is not as it was before the kernel", block_);
+  if (infinities_stay_) wrong("block %u: bit 48 of the control register is not as it was before the kernel", block_);
   for (const Buffer &buffer : buffers_) {
     if (buffer.is_allocated) wrong("block %u: a tensor of %u bytes was not freed", block_, buffer.bytes);
   }

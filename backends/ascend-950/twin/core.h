@@ -193,7 +193,8 @@ public:
   uint32_t most_steps = MOST_STEPS;
 
   // Bit 48 of the control register: infinities and NaNs stay in casts to narrower floats. Not so as a launch begins.
-  bool infinities_stay = false;
+  bool infinities_stay() const { return infinities_stay_; }
+  void set_infinities_stay(bool value);
   int atomic = 0; // what MTE3 does with what is there: 0 overwrites, else adds, or takes the larger or smaller
 
 private:
@@ -244,6 +245,7 @@ private:
 
   Stream streams_[PIPES];
   Clock scalar_; // what S knows
+  bool infinities_stay_ = false;
   uint32_t time_ = 0;
   uint32_t pending_ = 0;
   int order_ = 0;     // how the window is picked from

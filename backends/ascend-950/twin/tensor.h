@@ -66,14 +66,15 @@ template <pipe_t pipe> inline void PipeBarrier() {
   else core.barrier(pipe == PIPE_V ? di_twin::V : pipe == PIPE_MTE2 ? di_twin::MTE2 : di_twin::MTE3);
 }
 
-// Bits of the control register, of which the twin has the one that casts to narrower floats heed.
+// Bits of the control register, of which the twin has the one that casts to narrower floats heed. Nobody says whether an instruction
+// that V has not done takes the old value or the new one.
 template <int8_t start, int8_t end> inline void SetCtrlSpr(int64_t value) {
   static_assert(start == 48 && end == 48, "the twin has no other bit of the control register");
-  di_twin::Core::now().infinities_stay = value & 1;
+  di_twin::Core::now().set_infinities_stay(value & 1);
 }
 template <int8_t start, int8_t end> inline int64_t GetCtrlSpr() {
   static_assert(start == 48 && end == 48, "the twin has no other bit of the control register");
-  return di_twin::Core::now().infinities_stay;
+  return di_twin::Core::now().infinities_stay();
 }
 
 // A piece of the unified buffer. It may end before its buffer does, but it never reaches beyond.

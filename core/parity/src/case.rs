@@ -59,6 +59,8 @@ pub enum Check {
     Honesty,
     /// Outputs agree with the oracle within the contract.
     Value,
+    /// So they do in calls of many rows, and of rows as long as the released model's and longer.
+    Large,
     /// Empty tensors are accepted.
     Empty,
     /// A wrong value is refused, and the device works on.
@@ -85,11 +87,12 @@ pub enum Check {
 
 impl Check {
     /// All checks of an op, in the order in which they run.
-    pub const ALL: [Check; 15] = [
+    pub const ALL: [Check; 16] = [
         Check::StructSize,
         Check::UnknownValue,
         Check::Honesty,
         Check::Value,
+        Check::Large,
         Check::Empty,
         Check::Refusal,
         Check::Malformed,
@@ -114,6 +117,7 @@ impl Check {
             Check::Streams => "streams",
             Check::Replay => "replay",
             Check::Value => "value",
+            Check::Large => "large",
             Check::Empty => "empty",
             Check::Refusal => "refusal",
             Check::Malformed => "malformed",
@@ -127,14 +131,14 @@ impl Check {
     /// Whether it makes its call once and holds the result to the oracle, if to anything. The others make a call several
     /// times, or in a way of their own.
     pub fn is_one_call(self) -> bool {
-        matches!(self, Check::Value | Check::Poison | Check::Empty)
+        matches!(self, Check::Value | Check::Large | Check::Poison | Check::Empty)
     }
 
     /// Its level.
     pub fn level(self) -> Level {
         match self {
             Check::StructSize | Check::UnknownValue | Check::Honesty => Level::L0,
-            Check::Value | Check::Empty | Check::Refusal | Check::Malformed | Check::Bounds => Level::L2,
+            Check::Value | Check::Large | Check::Empty | Check::Refusal | Check::Malformed | Check::Bounds => Level::L2,
             Check::Poison | Check::Strided | Check::Rows | Check::Twice | Check::Workspace | Check::Streams => {
                 Level::L4
             }
@@ -321,6 +325,10 @@ impl Case {
                 let drawn = calls.draw(self.number);
                 (drawn.call, Some(drawn.content))
             }
+            Check::Large => {
+                let drawn = calls.draw_large(self.number);
+                (drawn.call, Some(drawn.content))
+            }
             Check::StructSize | Check::UnknownValue => (calls.base(), None),
             Check::Empty => (calls.base().select(spec.empty[self.number], &[]), None),
             Check::Refusal => (refuse::wrong_values(spec, &calls.base()).swap_remove(self.number).call, None),
@@ -374,6 +382,7 @@ pub fn cases(op: &str, check: Check, seed: u64, limit: Option<usize>) -> Vec<Cas
         Check::Value | Check::Bounds | Check::Poison | Check::Strided | Check::Rows | Check::Twice => {
             limit.unwrap_or_else(|| calls.len())
         }
+        Check::Large => calls.large(),
         Check::Honesty | Check::Workspace | Check::Streams | Check::Replay => calls.combinations().max(FEW),
         Check::StructSize => Presented::lengths_of(calls.op()).len(),
         Check::UnknownValue => Presented::unknown_values_of(calls.op()).len(),

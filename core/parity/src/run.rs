@@ -127,7 +127,7 @@ pub fn run_case_with_evidence(device: &OpenDevice, case: &Case) -> (Outcome, Opt
         Check::StructSize => present::any_length_is_taken(device, &call(), case.number).map(|()| None),
         Check::UnknownValue => present::unknown_values_are_refused(device, &call(), case.number).map(|()| None),
         Check::Honesty => honest(device, &call()).map(|()| None),
-        Check::Value => agrees(device, &call()).map(Some),
+        Check::Value | Check::Large => agrees(device, &call()).map(Some),
         Check::Poison => agrees(device, &poisoned(&call(), 0xA5)).map(Some),
         Check::Empty => empty_is_right(device, spec.rows, &call()).map(|()| None),
         Check::Refusal | Check::Malformed => refuses(device, spec, case).map(|()| None),

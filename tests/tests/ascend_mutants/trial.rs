@@ -20,8 +20,16 @@ pub(crate) enum Finding {
 }
 
 /// Checks in the order in which they notice most for the time that they take.
-const CHECKS: [Check; 7] =
-    [Check::Value, Check::Strided, Check::Bounds, Check::Refusal, Check::Rows, Check::Empty, Check::Poison];
+const CHECKS: [Check; 8] = [
+    Check::Value,
+    Check::Strided,
+    Check::Bounds,
+    Check::Refusal,
+    Check::Rows,
+    Check::Empty,
+    Check::Large,
+    Check::Poison,
+];
 
 /// The op of the child.
 const OPS: &str = "ASCEND_MUTANT_OPS";

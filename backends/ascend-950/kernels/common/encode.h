@@ -287,10 +287,7 @@ private:
     vector_barrier();
     Add(values, values, upper.ReinterpretCast<float>(), n);
     vector_barrier();
-    if constexpr (FORMAT == FP8_ROW32) {
-      Or(bits, bits, b, n);
-      vector_barrier();
-    }
+    if constexpr (FORMAT == FP8_ROW32) Or(bits, bits, b, n);
     // The sign, also of a zero.
     ShiftRight(codes, codes, FORMAT == FP8_ROW32 ? 7 : 3, n);
     vector_barrier();

@@ -29,7 +29,6 @@ __aicore__ inline void exponential(const AscendC::LocalTensor<float> &near, cons
   Muls(near, scratch, -0.693359375f, count);
   vector_barrier();
   Muls(scratch, scratch, 2.12194440e-4f, count);
-  vector_barrier();
   Add(near, near, x, count);
   vector_barrier();
   if constexpr (HAS_REST) {
@@ -42,11 +41,11 @@ __aicore__ inline void exponential(const AscendC::LocalTensor<float> &near, cons
   vector_barrier();
 }
 
-// 2^power in two factors, which are normal numbers for -252 <= power <= 254: `first` and `second`, neither of them `power`.
+// 2^power in two factors, which are normal numbers for -252 <= power <= 254: `first` and `second`, neither of them `power`. What came
+// before in V is done.
 __aicore__ inline void two_factors(const AscendC::LocalTensor<int32_t> &first, const AscendC::LocalTensor<int32_t> &second,
                                    const AscendC::LocalTensor<int32_t> &power, int32_t count) {
   using namespace AscendC;
-  vector_barrier();
   Maxs(first, power, -126, count);
   vector_barrier();
   Mins(first, first, 127, count);

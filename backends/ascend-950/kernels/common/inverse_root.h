@@ -106,7 +106,6 @@ public:
     Muls(p, p, 0.5f, count);
     vector_barrier();
     Add(y, y, p, count);
-    vector_barrier();
     order<HardEvent::V_S>();
   }
 
@@ -136,7 +135,6 @@ private:
                                          uint32_t count) {
     using namespace AscendC;
     const LocalTensor<float> sum = work_.GetWithOffset<float>(8, 32);
-    vector_barrier();
     Muls(squares, values, scale, static_cast<int32_t>(count));
     vector_barrier();
     Mul(squares, squares, squares, static_cast<int32_t>(count));

@@ -30,7 +30,6 @@ public:
     pipe.InitBuffer(marks_, 2 * PIECE / 8);
     pipe.InitBuffer(work_, 1024);
     AscendC::Duplicate(ones_.Get<float>(), 1.0f, static_cast<int32_t>(PIECE));
-    vector_barrier();
   }
 
   // The lowest and the highest key of all that is in a row, NaN and infinities too.
@@ -86,7 +85,6 @@ public:
     for (int64_t piece = 0; piece < pieces(); ++piece) {
       const LocalTensor<int32_t> all = keys(piece);
       const int32_t n = static_cast<int32_t>(words(piece) * 64);
-      vector_barrier();
       Compares(marks, all, pivot, CMPMODE::GE, static_cast<uint32_t>(n));
       vector_barrier();
       Select(counted, marks, ones_.Get<float>(), 0.0f, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(n));
@@ -120,7 +118,6 @@ public:
     using namespace AscendC;
     const LocalTensor<int32_t> all = keys(piece);
     const uint32_t n = words(piece) * 64;
-    vector_barrier();
     Compares(marks_.GetWithOffset<uint8_t>(PIECE / 8, 0), all, key, CMPMODE::GT, n);
     Compares(marks_.GetWithOffset<uint8_t>(PIECE / 8, PIECE / 8), all, key, CMPMODE::EQ, n);
     order<HardEvent::V_S>();
@@ -155,7 +152,6 @@ private:
                 DataCopyPadExtParams<float>(true, 0, static_cast<uint8_t>(aligned - count), none));
     in_.EnQue(scores);
     scores = in_.DeQue<float>();
-    vector_barrier();
     if (aligned < lanes) Duplicate(scores[aligned], none, static_cast<int32_t>(lanes - aligned));
     vector_barrier();
     const LocalTensor<uint8_t> marks = marks_.Get<uint8_t>();

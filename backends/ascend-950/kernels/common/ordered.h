@@ -8,14 +8,13 @@
 // The keys of the infinities, and one below all.
 constexpr int32_t LOWEST_SCORE = -0x7F800000, HIGHEST_SCORE = 0x7F800000, NO_SCORE = -0x7FFFFFFF - 1;
 
-// Keys of any bits: a magnitude with its sign as a number. `bits` may be `keys`; `scratch` lies apart.
+// Keys of any bits: a magnitude with its sign as a number. Tensors lie apart. What came before in V is done; behind it V sees the keys.
 __aicore__ inline void order_keys(const AscendC::LocalTensor<int32_t> &keys, const AscendC::LocalTensor<int32_t> &bits,
                                   const AscendC::LocalTensor<int32_t> &scratch, uint32_t count) {
   using namespace AscendC;
   const int32_t n = static_cast<int32_t>(count);
   // scratch: the magnitude where it is negative, else 0.
   ShiftRight(scratch, bits, 31, n);
-  vector_barrier();
   and_bits(keys, bits, MAGNITUDE_BITS, n);
   vector_barrier();
   And(scratch, scratch, keys, n);
@@ -48,12 +47,11 @@ __aicore__ inline void score_keys(const AscendC::LocalTensor<int32_t> &keys, con
   vector_barrier();
 }
 
-// The way back; of the zeros it is +0. Tensors lie apart. Behind it V sees the scores.
+// The way back; of the zeros it is +0. Tensors lie apart. What came before in V is done; behind it V sees the scores.
 __aicore__ inline void scores_of_keys(const AscendC::LocalTensor<float> &scores, const AscendC::LocalTensor<int32_t> &keys,
                                       const AscendC::LocalTensor<int32_t> &scratch, uint32_t count) {
   using namespace AscendC;
   const int32_t n = static_cast<int32_t>(count);
-  vector_barrier();
   Abs(scratch, keys, n);
   and_bits(scores.ReinterpretCast<int32_t>(), keys, SIGN_BIT, n);
   vector_barrier();

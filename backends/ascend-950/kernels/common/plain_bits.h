@@ -54,5 +54,4 @@ __aicore__ inline void narrow_bits(const AscendC::LocalTensor<uint16_t> &to, con
   Or(x, x, z, n);
   vector_barrier();
   Cast(to, a, RoundMode::CAST_NONE, count);
-  vector_barrier();
 }

@@ -195,7 +195,6 @@ private:
     ShiftLeft(places, places, 2u, static_cast<int32_t>(n));
     vector_barrier();
     Gather(to, values, places, 0, n);
-    vector_barrier();
   }
 
   // Two codes to a byte, the lower half first: each times four, in a byte of its own.
@@ -217,7 +216,6 @@ private:
     Cast(places, pair.ReinterpretCast<uint8_t>(), RoundMode::CAST_NONE, n);
     vector_barrier();
     Gather(to, table<float>(E2M1), places, 0, n);
-    vector_barrier();
   }
 
   // Times the scales, 32 bytes apart in a row: each of eight fills a block, and a group of columns is multiplied by one.

@@ -22,7 +22,7 @@ struct Halves {
   AscendC::LocalTensor<float> whole, high, low;
 };
 
-// All six tensors and `scratch` apart from each other; a and b may be one.
+// All six tensors and `scratch` apart from each other; a and b may be one. Behind it V sees the product, and `low` behind a barrier.
 __aicore__ inline void exact_product(const AscendC::LocalTensor<float> &product, const AscendC::LocalTensor<float> &low, const Halves &a,
                                      const Halves &b, const AscendC::LocalTensor<float> &scratch, int32_t count) {
   AscendC::Mul(product, a.whole, b.whole, count);
@@ -40,5 +40,4 @@ __aicore__ inline void exact_product(const AscendC::LocalTensor<float> &product,
   AscendC::Mul(scratch, a.low, b.low, count);
   vector_barrier();
   AscendC::Add(low, low, scratch, count);
-  vector_barrier();
 }

@@ -452,6 +452,13 @@ inline std::vector<Mistake> mistakes() {
        }},
       {"the control register left changed", WRONG, "bit 48 of the control register",
        [](GM_ADDR, GM_ADDR, GM_ADDR) { SetCtrlSpr<48, 48>(1); }},
+      {"the control register changed under V", WRONG, "that S has not waited for",
+       [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
+         Parts p(x, y);
+         SetCtrlSpr<48, 48>(1);
+         Duplicate(p.a(), 1.0f, 64);
+         SetCtrlSpr<48, 48>(0);
+       }},
       {"operands that overlap in part", WRONG, "overlap in part",
        [](GM_ADDR x, GM_ADDR y, GM_ADDR) {
          Parts p(x, y);

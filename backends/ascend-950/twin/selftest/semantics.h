@@ -125,8 +125,10 @@ inline std::vector<Semantics> semantics() {
          // Infinities and NaNs, and what rounds to an infinity: as a kernel begins, and as it may have them.
          b.fill(b.get<float>(0), {from_bits(0xFF800000), from_bits(0x7F7FFFFF), from_bits(0x7FC00000)});
          Cast(b.get<bfloat16_t>(1), b.get<float>(0), RoundMode::CAST_RINT, 3);
+         PipeBarrier<PIPE_ALL>();
          SetCtrlSpr<48, 48>(1);
          Cast(b.get<bfloat16_t>(2), b.get<float>(0), RoundMode::CAST_RINT, 3);
+         PipeBarrier<PIPE_ALL>();
          SetCtrlSpr<48, 48>(0);
          b.expect<uint16_t>(b.get<uint16_t>(1), {0xFF7F, 0x7F7F, 0});
          b.expect<uint16_t>(b.get<uint16_t>(2), {0xFF80, 0x7F80, 0x7FC0});

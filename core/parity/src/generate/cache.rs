@@ -192,7 +192,7 @@ fn load_paged_kv_cache(g: &mut Generator) {
 }
 
 fn convert_kv_index(g: &mut Generator) {
-    let (t, k, q, pages) = (g.rows(), g.rng.pick(&[1, 8, 33]), g.rng.pick(&[1, 3]), g.rng.pick(&[1, 4]));
+    let (t, k, q, pages) = (g.rows(), g.extent(&[1, 8, 33], &[2048, 5001]), g.rng.pick(&[1, 3]), g.rng.pick(&[1, 4]));
     let entries = g.rng.pick(&[1, 3, 256]);
     g.ints("positions", &[t, k], |rng| rng.below(pages * entries + 1) as i32 - 1);
     g.ints("row_request", &[t], |rng| rng.below(q) as i32);
@@ -203,7 +203,7 @@ fn convert_kv_index(g: &mut Generator) {
 
 fn compress_and_update_state(g: &mut Generator) {
     let (t, d) = (g.rows(), g.columns(1));
-    let (ratio, more, requests) = (g.rng.pick(&[2, 3, 4]), g.rng.pick(&[0, 2]), g.rng.pick(&[1, 2, 3]));
+    let (ratio, more, requests) = (g.extent_of(&[2, 3, 4], &[4, 128, 500], &[4, 128]), g.rng.pick(&[0, 2]), g.rng.pick(&[1, 2, 3]));
     let (ring, slots) = (ratio + more, requests + 1);
     let (start, owner) = g.requests(t, requests, slots);
     // Each request begins somewhere in its sequence; its last tokens are in the ring.

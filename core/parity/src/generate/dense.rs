@@ -161,7 +161,7 @@ fn rstd(g: &mut Generator) {
 fn linear(g: &mut Generator) {
     let group = g.group_of(&["x", "weight"]);
     let k = g.columns(group);
-    let (t, groups, o) = (g.rows(), g.rng.pick(&[1, 1, 2, 3]), g.rng.pick(&[1, 31, 32, 33]));
+    let (t, groups, o) = (g.rows(), g.rng.pick(&[1, 1, 2, 3]), g.extent(&[1, 31, 32, 33], &[70]));
     g.subject("x", &[t, groups * k]);
     g.float("weight", &[groups * o, k]);
     g.u32("groups", groups);
@@ -170,8 +170,8 @@ fn linear(g: &mut Generator) {
 
 fn grouped_linear(g: &mut Generator) {
     let formats = [Format::F32, Format::Bf16, Format::Fp8Tile32, Format::Fp4Row32];
-    let (m, k) = (g.rng.pick(&[2, 3, 33]), g.columns(32));
-    let (o, experts) = (g.rng.pick(&[1, 32, 33]), g.rng.pick(&[1, 2, 5]));
+    let (m, k) = (g.extent_of(&[2, 3, 33], &[300], &[24]), g.columns(32));
+    let (o, experts) = (g.extent(&[1, 32, 33], &[40]), g.extent(&[1, 2, 5], &[8]));
     g.subject("x", &[m, k]);
     let weights = (0..experts)
         .map(|e| {
@@ -195,7 +195,8 @@ fn quantize(g: &mut Generator) {
 }
 
 fn rope(g: &mut Generator) {
-    let (t, h, r, rest) = (g.rows(), g.rng.pick(&[1, 2, 3]), g.rng.pick(&[1, 5, 32]), g.rng.pick(&[0, 1, 448]));
+    let (t, h, r, rest) =
+        (g.rows(), g.extent(&[1, 2, 3], &[64]), g.extent(&[1, 5, 32], &[32, 100]), g.rng.pick(&[0, 1, 448]));
     g.subject("x", &[t, h, rest + 2 * r]);
     g.ints("positions", &[t], |rng| rng.pick(&[0, 1, 127, 128, 4095, 65_535, 65_536, 1_048_575]));
     let freqs: Vec<f32> = (0..r).map(|i| 10_000f32.powf(-(i as f32) / r as f32)).collect();
@@ -204,7 +205,7 @@ fn rope(g: &mut Generator) {
 }
 
 fn hc_mix(g: &mut Generator) {
-    let (t, c) = (g.rows(), g.rng.pick(&[1, 2, 4]));
+    let (t, c) = (g.rows(), g.extent(&[1, 2, 4], &[8, 24]));
     let width = 2 * c + c * c;
     g.subject("mix", &[t, width]);
     let rstd: Vec<f32> = (0..t).map(|_| 0.1 + g.rng.unit() as f32).collect();
@@ -221,14 +222,14 @@ fn hc_mix(g: &mut Generator) {
 }
 
 fn hc_collapse(g: &mut Generator) {
-    let (t, c, d) = (g.rows(), g.rng.pick(&[1, 3, 4]), g.columns(1));
+    let (t, c, d) = (g.rows(), g.extent(&[1, 3, 4], &[4, 24]), g.columns(1));
     g.subject("x", &[t, c, d]);
     g.float("pre", &[t, c]);
     g.out("out", &[t, d]);
 }
 
 fn hc_expand(g: &mut Generator) {
-    let (t, c, d) = (g.rows(), g.rng.pick(&[1, 3, 4]), g.columns(1));
+    let (t, c, d) = (g.rows(), g.extent(&[1, 3, 4], &[4, 24]), g.columns(1));
     g.subject("x", &[t, c, d]);
     g.float("y", &[t, d]);
     g.float("post", &[t, c]);

@@ -90,7 +90,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
 fn engram_hash(g: &mut Generator) {
     let (t, vocabulary) = (g.rows(), 100);
     let (layers, n, heads, requests) =
-        (g.rng.pick(&[1, 2]), g.rng.pick(&[2, 4]), g.rng.pick(&[1, 8]), g.rng.pick(&[1, 2, 3]));
+        (g.rng.pick(&[1, 2]), g.extent(&[2, 4], &[3, 9]), g.extent(&[1, 8], &[8, 600]), g.rng.pick(&[1, 2, 3]));
     let (columns, slots) = ((n - 1) * heads, requests + 1);
     g.requests(t, requests, slots);
     g.ints("token_ids", &[t], |rng| rng.below(vocabulary) as i32);
@@ -117,7 +117,8 @@ fn engram_gather(g: &mut Generator) {
 }
 
 fn engram_gate(g: &mut Generator) {
-    let (t, c, d, eps) = (g.rows(), g.rng.pick(&[1, 4]), g.rng.pick(&[1, 31, 64]), g.rng.pick(&[1e-20, 1e-6]));
+    let (t, c, d, eps) =
+        (g.rows(), g.rng.pick(&[1, 4]), g.extent(&[1, 31, 64], &[4100, 5120]), g.rng.pick(&[1e-20, 1e-6]));
     g.subject("x", &[t, c, d]);
     g.float("kv", &[t, (c + 1) * d]);
     g.float("q_weight", &[c, d]);

@@ -107,9 +107,21 @@ impl Content {
     }
 }
 
+/// How large a call is drawn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// Small, at the edges of groups and words.
+    Usual,
+    /// More rows than a kernel takes in one turn of its blocks.
+    ManyRows,
+    /// Rows of the released model's lengths and beyond, which a kernel takes in pieces.
+    LongRows,
+}
+
 /// Makes one call.
 pub(crate) struct Generator {
     pub(crate) rng: SplitMix64,
+    size: Size,
     call: Call,
     formats: BTreeMap<&'static str, Format>,
     /// Number of the call among those with the same formats.
@@ -125,12 +137,32 @@ impl Generator {
 
     /// A number of rows.
     pub(crate) fn rows(&mut self) -> usize {
-        self.rng.pick(&[1, 2, 3, 5, 33])
+        match self.size {
+            Size::Usual => self.rng.pick(&[1, 2, 3, 5, 33]),
+            Size::ManyRows => self.rng.pick(&[700, 1100]),
+            Size::LongRows => self.rng.pick(&[1, 2, 3]),
+        }
+    }
+
+    /// An extent of rows: one of `usual`, or of `long` in a call of long rows.
+    pub(crate) fn extent(&mut self, usual: &[usize], long: &[usize]) -> usize {
+        self.extent_of(usual, usual, long)
+    }
+
+    /// An extent by the size of the call.
+    pub(crate) fn extent_of(&mut self, usual: &[usize], of_many: &[usize], long: &[usize]) -> usize {
+        self.rng.pick(match self.size {
+            Size::Usual => usual,
+            Size::ManyRows => of_many,
+            Size::LongRows => long,
+        })
     }
 
     /// A number of columns that is a multiple of `group`; once in a while a width of the released model.
     pub(crate) fn columns(&mut self, group: usize) -> usize {
         match group {
+            0 | 1 if self.size == Size::LongRows => self.rng.pick(&[4097, 5120, 9001]),
+            _ if self.size == Size::LongRows => group * (4096 / group + self.rng.pick(&[1, 32])),
             _ if self.rng.one_in(24) => 1280,
             0 | 1 => self.rng.pick(&[1, 2, 7, 31, 32, 33, 64, 257]),
             group => group * self.rng.pick(&[1, 2, 3, 8]),
@@ -278,6 +310,8 @@ fn format_combinations(op: &'static OpInfo) -> Vec<BTreeMap<&'static str, Format
 
 /// Fewest calls of an op, and of a combination of formats.
 const CALLS: (usize, usize) = (64, 6);
+/// Fewest large calls of an op, and most.
+const LARGE: (usize, usize) = (8, 24);
 
 /// The drawn calls of an op. A number means the same call in every run, however many are asked for.
 pub(crate) struct Calls {
@@ -315,15 +349,30 @@ impl Calls {
         CALLS.1.max(CALLS.0.div_ceil(self.combinations.len())) * self.combinations.len()
     }
 
+    /// How many large calls an op has.
+    pub(crate) fn large(&self) -> usize {
+        (2 * self.combinations.len()).clamp(LARGE.0, LARGE.1)
+    }
+
     /// One call. Successive numbers go through the combinations of formats, so that a few calls have many of them.
     pub(crate) fn draw(&self, number: usize) -> Drawn {
+        self.draw_of(Size::Usual, number)
+    }
+
+    /// One large call: of many rows and of long rows by turns.
+    pub(crate) fn draw_large(&self, number: usize) -> Drawn {
+        let (c, index) = (number % self.combinations.len(), number / self.combinations.len());
+        self.draw_of(if (c + index).is_multiple_of(2) { Size::LongRows } else { Size::ManyRows }, number)
+    }
+
+    fn draw_of(&self, size: Size, number: usize) -> Drawn {
         let (c, index) = (number % self.combinations.len(), number / self.combinations.len());
         // The seed is spread over all bits, and 0 changes nothing.
         let spread = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut rng = SplitMix64(spread ^ (u64::from(self.op.id) << 32 | (c as u64) << 16 | index as u64));
         let content = rng.pick(self.spec.contents);
         let formats = self.combinations[c].clone();
-        let mut generator = Generator { rng, call: Call::new(self.op), formats, index, content };
+        let mut generator = Generator { rng, size, call: Call::new(self.op), formats, index, content };
         (self.spec.generate)(&mut generator);
         Drawn { call: generator.call, content: generator.content }
     }

@@ -67,7 +67,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
 ];
 
 fn moe_gate(g: &mut Generator) {
-    let (t, e) = (g.rows(), g.rng.pick(&[1, 2, 16, 33, 384]));
+    let (t, e) = (g.rows(), g.extent(&[1, 2, 16, 33, 384], &[384, 2048]));
     let k = g.rng.pick(&[1, 2, 6, 16]).min(e);
     g.subject("logits", &[t, e]);
     g.float("bias", &[e]);
@@ -87,7 +87,7 @@ fn moe_gate(g: &mut Generator) {
 }
 
 fn moe_dispatch(g: &mut Generator) {
-    let (t, k, e, n) = (g.rows(), g.rng.pick(&[1, 2, 6]), g.rng.pick(&[1, 8, 33]), g.columns(32));
+    let (t, k, e, n) = (g.rows(), g.rng.pick(&[1, 2, 6]), g.extent(&[1, 8, 33], &[384]), g.columns(32));
     g.subject("x", &[t, n]);
     g.ints("experts", &[t, k], |rng| rng.below(e + 1) as i32 - 1);
     g.float("weights", &[t, k]);

@@ -75,7 +75,7 @@ fn repeat_first(call: &mut Call, name: &str) {
 }
 
 fn fused_sample(g: &mut Generator) {
-    let (n, v) = (g.rows(), g.rng.pick(&[1, 3, 31, 33, 130, 1000]));
+    let (n, v) = (g.rows(), g.extent(&[1, 3, 31, 33, 130, 1000], &[4097, 30_001, 129_280]));
     g.subject("logits", &[n, v]);
     if g.rng.one_in(4) {
         // A row that allows nothing, and one that allows one token.
@@ -109,7 +109,7 @@ fn fused_sample(g: &mut Generator) {
 }
 
 fn adjust_logits(g: &mut Generator) {
-    let (n, v) = (g.rows(), g.rng.pick(&[2, 31, 33, 300]));
+    let (n, v) = (g.rows(), g.extent(&[2, 31, 33, 300], &[5001, 129_280]));
     g.subject("logits", &[n, v]);
     let (range, tokens) = lists(g, n, v);
     let values: Vec<f32> = tokens.iter().map(|_| g.rng.pick(&[1.5, -0.1, 0.0, 1e-40, f32::NEG_INFINITY])).collect();
@@ -148,7 +148,7 @@ fn lists(g: &mut Generator, rows: usize, vocabulary: usize) -> (Vec<i32>, Vec<i3
 }
 
 fn apply_token_mask(g: &mut Generator) {
-    let (n, v, q) = (g.rows(), g.rng.pick(&[1, 31, 32, 33, 64, 300]), g.rng.pick(&[1, 2, 5]));
+    let (n, v, q) = (g.rows(), g.extent(&[1, 31, 32, 33, 64, 300], &[5001, 129_280]), g.rng.pick(&[1, 2, 5]));
     g.subject("logits", &[n, v]);
     g.ints("mask_index", &[n], |rng| rng.below(q + 1) as i32 - 1);
     g.ints("masks", &[q, v.div_ceil(32)], |rng| match rng.below(4) {

@@ -152,10 +152,10 @@ fn filled_cache(g: &mut Generator, format: usize, dim: usize) -> (HostTensor, us
 fn index_scores(g: &mut Generator) {
     let format = g.turn(&[0, 1, 2, 3, 4]);
     let group = g.group_of(&["q"]).max([1, 1, 32, 16, 32][format]);
-    let (t, heads) = (g.rng.pick(&[1, 2, 3, 17]), g.rng.pick(&[1, 3, 4]));
+    let (t, heads) = (g.rng.pick(&[1, 2, 3, 17]), g.extent(&[1, 3, 4], &[4, 64]));
     let dim = if group == 1 { g.rng.pick(&[1, 7, 32]) } else { g.rng.pick(&[1, 2, 4]) * group.max(32) };
     let (keys, pages, entries) = filled_cache(g, format, dim);
-    let (requests, listed) = (g.rng.pick(&[1, 2]), g.rng.pick(&[1, 2, 4]));
+    let (requests, listed) = (g.rng.pick(&[1, 2]), g.extent(&[1, 2, 4], &[300, 700]));
     let capacity = listed * entries;
     g.subject("q", &[t, heads * dim]);
     g.float("head_weight", &[t, heads]);
@@ -166,9 +166,9 @@ fn index_scores(g: &mut Generator) {
     g.ints("row_request", &[t], |rng| rng.below(requests) as i32);
     g.ints("block_table", &[requests, listed], |rng| rng.below(pages) as i32);
     g.ints("visible", &[t], |rng| rng.below(capacity + 1) as i32);
-    let size = g.rng.pick(&[1, 2, 5]);
+    let size = g.extent(&[1, 2, 5], &[5, 64]);
     let blocks = capacity.div_ceil(size);
-    let chosen = g.rng.pick(&[1, 2, 3]);
+    let chosen = g.extent(&[1, 2, 3], &[3, 40]);
     g.u32("block_size", size);
     let columns = if g.rng.one_in(2) {
         g.set("candidates", Value::Absent);
@@ -199,7 +199,7 @@ fn candidate_block_max(g: &mut Generator) {
 }
 
 fn topk_select(g: &mut Generator) {
-    let (t, n, k) = (g.rows(), g.rng.pick(&[1, 31, 33, 2048]), g.rng.pick(&[1, 2, 8, 32, 512]));
+    let (t, n, k) = (g.rows(), g.extent(&[1, 31, 33, 2048], &[4097, 30_001, 65_536]), g.rng.pick(&[1, 2, 8, 32, 512]));
     g.subject("scores", &[t, n]);
     if g.content == Ties && g.rng.one_in(2) {
         // Many columns that may not be seen, too.
@@ -223,14 +223,14 @@ fn sparse_attention(g: &mut Generator) {
     let (t, heads) = (g.rng.pick(&[1, 2, 3, 9]), g.rng.pick(&[1, 2, 5]));
     let dim = if format < 2 && other < 2 { g.rng.pick(&[1, 7, 33]) } else { g.rng.pick(&[32, 64, 64, 512]) };
     let (window, pages, entries) = filled_cache(g, format, dim);
-    let width = g.rng.pick(&[1, 5, 33]);
+    let width = g.extent(&[1, 5, 33], &[128]);
     g.subject("q", &[t, heads, dim]);
     g.set("window", Value::Tensor(window));
     g.u32("window_format", format);
     g.u32("window_entries_per_page", entries);
     g.ints("window_slots", &[t, width], |rng| if rng.one_in(2) { -1 } else { rng.below(pages * entries) as i32 });
     let (global, pages, entries) = filled_cache(g, other, dim);
-    let listed = g.rng.pick(&[1, 8]);
+    let listed = g.extent(&[1, 8], &[512, 700]);
     if g.rng.one_in(3) {
         g.set("global", Value::Absent);
         g.set("global_slots", Value::Absent);
