@@ -92,11 +92,15 @@ fn fused_sample(g: &mut Generator) {
     g.ints("position", &[n], |rng| rng.below(1 << 20) as i32);
     g.out("token", &[n]);
     let child: Vec<i32> = (0..n).map(|_| g.rng.below(4) as i32).collect();
-    let top_k: Vec<i32> = (0..n).map(|_| g.rng.pick(&[0, 1, 2, 20, v as i32, i32::MAX])).collect();
+    // Of few values a list of 20 ends among equals, whose mass then counts for top_p.
+    let has_ties = g.content == Ties;
+    let few = if has_ties { [20, 20, 20] } else { [0, 1, 2] };
+    let top_k: Vec<i32> = (0..n).map(|_| g.rng.pick(&[few[0], few[1], few[2], 20, v as i32, i32::MAX])).collect();
     let min_p_log = of_each(g, &[f32::NEG_INFINITY, -0.0, -0.5, -5.0, -1e30]);
     let top_p = of_each(g, &[1.0, 0.999, 0.9, 0.5, 1e-6, f32::from_bits(1), 1.0 - f32::EPSILON / 2.0]);
     // All of them, none, each alone, and all filters.
     let given = g.turn(&[0b1111, 0, 0b0001, 0b0010, 0b0100, 0b1000, 0b1110, 0b1111]);
+    let given = if has_ties { given | 0b1100 } else { given };
     let optional = [
         ("child", HostTensor::i32(&[n], &child)),
         ("min_p_log", HostTensor::floats(g.format("min_p_log"), &[n], &min_p_log)),
