@@ -203,7 +203,8 @@ fn convert_kv_index(g: &mut Generator) {
 
 fn compress_and_update_state(g: &mut Generator) {
     let (t, d) = (g.rows(), g.columns(1));
-    let (ratio, more, requests) = (g.extent_of(&[2, 3, 4], &[4, 128, 500], &[4, 128]), g.rng.pick(&[0, 2]), g.rng.pick(&[1, 2, 3]));
+    let (ratio, more, requests) =
+        (g.extent_of(&[2, 3, 4], &[4, 128, 500], &[4, 128]), g.rng.pick(&[0, 2]), g.rng.pick(&[1, 2, 3]));
     let (ring, slots) = (ratio + more, requests + 1);
     let (start, owner) = g.requests(t, requests, slots);
     // Each request begins somewhere in its sequence; its last tokens are in the ring.
