@@ -39,7 +39,10 @@ case ${1:-} in
   *) wrong "there is no argument $1; --help is the only one" ;;
 esac
 
-here=$(cd "$(dirname "$0")" && pwd)
+# Where this file lies, also where a link names it.
+self=$(readlink -f -- "$0")
+here=$(CDPATH= cd -- "$(dirname -- "$self")" && pwd)
+[ -d "$here/kernels" ] || wrong "there is no folder kernels beside $self"
 # What is set is looked at before anything that is missing ends the check.
 holds() { # variable, folder, file
   [ -z "$2" ] || [ -f "$2/$3" ] || wrong "$1 is \"$2\", where there is no $3: name the folder of the unpacked repository, or unset it"
@@ -53,6 +56,7 @@ command -v "$clang" >/dev/null 2>&1 || skip "there is no compiler $clang; the he
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM HUP
 # The declarations of the intrinsics, which are missing.
 mkdir "$scratch/stub"
 : >"$scratch/stub/stub_fun.h"
@@ -63,10 +67,18 @@ check() { # source, log
     -I"$scratch/stub" -I"$here/kernels" -I"$ASC_TOOLS/cpudebug/include" \
     -I"$ASC_DEVKIT" -I"$ASC_DEVKIT/include" -I"$ASC_DEVKIT/include/basic_api" -I"$ASC_DEVKIT/include/utils" \
     -I"$ASC_DEVKIT/impl" -I"$ASC_DEVKIT/impl/basic_api" -I"$ASC_DEVKIT/impl/basic_api/dav_3510" \
-    "$1" >"$2" 2>&1 || true
+    "$1" >"$2" 2>&1 && return
+  # A compiler that ends otherwise than with errors has looked at nothing.
+  grep -q ": \(fatal \)\{0,1\}error:" "$2" || broken "$1" "$2"
 }
+broken() { # source, log
+  echo "$clang fails on $1 and tells no error:" >&2
+  head -n 20 "$2" >&2
+  exit 1
+}
+# Lines of errors in files whose path begins with a text, which is no pattern.
 errors_in() { # prefix, log
-  grep -c "^$1[^:]*:[0-9]*:[0-9]*: \(fatal \)\{0,1\}error:" "$2" || true
+  prefix=$1 awk 'index($0, ENVIRON["prefix"]) == 1 && substr($0, length(ENVIRON["prefix"]) + 1) ~ /^[^:]*:[0-9]+:[0-9]+: (fatal )?error:/' "$2"
 }
 
 "$clang" --version | head -n 1
@@ -86,7 +98,7 @@ extern "C" __global__ __aicore__ void control(GM_ADDR x) {
 }
 CONTROL
 check "$scratch/control.cpp" "$scratch/control.log"
-seen=$(errors_in "$scratch/control.cpp" "$scratch/control.log")
+seen=$(errors_in "$scratch/control.cpp" "$scratch/control.log" | wc -l)
 if [ "$seen" -lt 2 ]; then
   echo "the two wrong calls of the control give $seen errors: this check sees nothing, and says nothing of the kernels" >&2
   head -n 20 "$scratch/control.log"
@@ -96,13 +108,14 @@ echo "control: $seen errors, as it should"
 
 failed=0
 for source in "$here"/kernels/*.cpp; do
+  [ -f "$source" ] || wrong "there is no kernel in $here/kernels"
   check "$source" "$scratch/log"
-  ours=$(errors_in "$here/kernels/" "$scratch/log")
+  ours=$(errors_in "$here/kernels/" "$scratch/log" | wc -l)
   all=$(grep -c " error:" "$scratch/log" || true)
   echo "$(basename "$source"): $ours errors in our files, $((all - ours)) in the headers"
   if [ "$ours" -gt 0 ]; then
     failed=1
-    grep -A 4 "^$here/kernels/.*error:" "$scratch/log" | head -n 40
+    errors_in "$here/kernels/" "$scratch/log" | head -n 40
   fi
 done
 exit $failed

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use deepinfer_plugin_api::sdk::Fault;
 
 use crate::acl::path_of;
-use crate::image::{Image, images};
+use crate::image::{Image, images, is_twin};
 
 /// What is replaced.
 #[derive(Default)]
@@ -97,6 +97,9 @@ fn image_of(entry: &DirEntry) -> Result<Option<(&'static Image, Vec<u8>)>, Strin
     if is_cut_off(&bytes) {
         return Err(format!("{}: {} bytes are no whole image: build it again", path.display(), bytes.len()));
     }
+    if let Some(what) = foreign(&bytes) {
+        return Err(format!("{}: {what}: build it again as a shared object for what runs it", path.display()));
+    }
     Ok(Some((image, bytes)))
 }
 
@@ -125,6 +128,25 @@ fn distance(one: &str, other: &str) -> usize {
         }
     }
     row[other.len()]
+}
+
+/// Why a whole ELF file can never be loaded, if that can be told by its header. What a device runs is another machine's.
+fn foreign(bytes: &[u8]) -> Option<&'static str> {
+    const LITTLE_ENDIAN: u8 = 1;
+    const SHARED_OBJECT: u16 = 3;
+    let own = match std::env::consts::ARCH {
+        "x86_64" => Some(62),
+        "aarch64" => Some(183),
+        _ => None,
+    };
+    let short = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    match () {
+        () if bytes[5] != LITTLE_ENDIAN => Some("it is of a big-endian machine"),
+        () if !is_twin() => None,
+        () if short(16) != SHARED_OBJECT => Some("it is no shared object"),
+        () if own.is_some_and(|own| own != short(18)) => Some("it is of another machine than this one"),
+        () => None,
+    }
 }
 
 /// Whether this is no ELF file of 64 bits, or one whose table of sections, which stands at its end, lies beyond it.

@@ -146,6 +146,9 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
+/// Longest time for a case of parity, in seconds, where nothing is said.
+pub(crate) const CASE_SECONDS: u64 = 10;
+
 /// Test a backend: every op against oracles, memory and streams, determinism, a small model
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -200,7 +203,7 @@ pub(crate) struct ParityArgs {
     pub(crate) cases: Option<usize>,
 
     /// Longest time for one case
-    #[arg(long, value_name = "SECONDS", default_value = "10", allow_negative_numbers = true, value_parser = whole::<u64>(1..=MOST_SECONDS))]
+    #[arg(long, value_name = "SECONDS", default_value_t = CASE_SECONDS, allow_negative_numbers = true, value_parser = whole::<u64>(1..=MOST_SECONDS))]
     pub(crate) timeout: u64,
 
     /// Write the results as JSON; - is standard output, and the figures for people then go to standard error

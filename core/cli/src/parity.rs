@@ -28,7 +28,7 @@ pub(crate) use levels::{Levels, levels};
 use supervisor::{Done, NotReady, Ops, Supervisor};
 use task::{Task, first_cases, last_cases, load_cases};
 
-use crate::args::ParityArgs;
+use crate::args::{CASE_SECONDS, ParityArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::{Settings, quoted};
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &ParityArgs) -> Result<(), Failure> {
     let report = Report { own_ops: meant(args, &own), settings, ..report };
     let text = text_of(&report, &settings_of(args).for_a_shell());
     if files.take_standard_output() {
-        terminal::say(&text.trim_end());
+        terminal::figures(text.trim_end());
     } else {
         Output::stdout()?.write(&terminal::printable(&text))?;
     }
@@ -280,13 +280,17 @@ fn rerun_of(args: &ParityArgs, settings: &str, name: &str) -> String {
     let (op, case) = name.split_once('/').unwrap_or((name, "*"));
     let layers = args.layers.as_ref().map_or_else(String::new, |layers| format!(" --layers {}", quoted(layers)));
     let number = args.cases.map_or_else(String::new, |cases| format!(" --cases {cases}"));
+    let limit = match args.timeout {
+        CASE_SECONDS => String::new(),
+        other => format!(" --timeout {other}"),
+    };
     let profile = match args.profile.as_str() {
         TEXT_PROFILE => String::new(),
         other => format!(" --profile {}", quoted(other)),
     };
     let backend = quoted(&args.backend);
     format!(
-        "{settings}deepinfer parity --backend {backend} --ops {op} --case {} --seed {}{number}{profile}{layers}",
+        "{settings}deepinfer parity --backend {backend} --ops {op} --case {} --seed {}{number}{profile}{layers}{limit}",
         quoted(case),
         args.seed
     )

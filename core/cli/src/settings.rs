@@ -68,14 +68,13 @@ pub(crate) fn quoted(word: impl AsRef<OsStr>) -> String {
         Some("") => "''".to_owned(),
         Some(text) if text.chars().all(is_plain) => text.to_owned(),
         Some(text) if one_line(text) == text => format!("'{}'", text.replace('\'', "'\\''")),
-        // What cannot be printed, in the notation of POSIX.1-2024.
+        // What cannot be printed, in the notation of POSIX.1-2024. A shell that does not know it must not see an end of the quotes.
         _ => {
             let mut out = "$'".to_owned();
             for &byte in word.as_bytes() {
                 // Writing to a string cannot fail.
                 let _ = match byte {
-                    b'\'' | b'\\' => write!(out, "\\{}", char::from(byte)),
-                    b' '..=b'~' => write!(out, "{}", char::from(byte)),
+                    b' '..=b'~' if !matches!(byte, b'\'' | b'\\') => write!(out, "{}", char::from(byte)),
                     _ => write!(out, "\\x{byte:02x}"),
                 };
             }
@@ -94,7 +93,7 @@ mod tests {
         assert_eq!(quoted("leaked threads"), "'leaked threads'");
         assert_eq!(quoted("x?a=1&b='"), "'x?a=1&b='\\'''");
         assert_eq!(quoted(""), "''");
-        assert_eq!(quoted("a\n'\u{202e}"), "$'a\\x0a\\'\\xe2\\x80\\xae'");
+        assert_eq!(quoted("a\n'\u{202e}"), "$'a\\x0a\\x27\\xe2\\x80\\xae'");
         assert_eq!(quoted(OsStr::from_bytes(b"a\xffb c")), "$'a\\xffb c'");
     }
 

@@ -33,6 +33,11 @@ pub(crate) fn say(message: &dyn Display) {
     line(&sentence(&message.to_string()));
 }
 
+/// Prints figures that are of several lines, where standard output is for something else.
+pub(crate) fn figures(text: &str) {
+    line(&printable(text));
+}
+
 /// Prints figures about a run, dimmed; nothing when standard error is not a terminal.
 pub(crate) fn note(message: impl FnOnce() -> String) {
     if !stderr().is_terminal() {

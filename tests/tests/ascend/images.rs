@@ -11,7 +11,10 @@ use crate::{child_with, plugin};
 /// The header of an ELF file of 64 bits, whose empty table of sections begins at its end: a whole image without a kernel.
 fn without_kernels() -> Vec<u8> {
     let mut header = vec![0; 64];
-    header[..5].copy_from_slice(b"\x7FELF\x02");
+    header[..6].copy_from_slice(b"\x7FELF\x02\x01");
+    // A shared object of this machine.
+    header[16] = 3;
+    header[18] = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
     header[40] = 64;
     header
 }
@@ -115,5 +118,20 @@ fn an_image_is_loaded_as_it_was_when_the_device_was_listed() {
         ["the kernels of rstd do not load (", "bytes are free): a wrong call (107000)", "no kernels of the host twin"]
     {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+#[test]
+fn an_image_that_can_never_be_loaded_is_refused() {
+    for (place, value, what) in [
+        (5, 2, "it is of a big-endian machine"),
+        (16, 2, "it is no shared object"),
+        (18, 243, "it is of another machine than this one"),
+    ] {
+        let folder = folder_with(&["rstd.so"]);
+        let mut bytes = without_kernels();
+        bytes[place] = value;
+        fs::write(folder.path().join("rstd.so"), bytes).unwrap();
+        refuses(folder.path(), &[&format!("rstd.so: {what}: build it again")]);
     }
 }

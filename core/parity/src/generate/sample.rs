@@ -85,19 +85,26 @@ fn fused_sample(g: &mut Generator) {
         g.values("logits", &[n, v], &values);
     }
     let of_each = |g: &mut Generator, choices: &[f32]| -> Vec<f32> { (0..n).map(|_| g.rng.pick(choices)).collect() };
-    let inverse = of_each(g, &[0.0, 1.0, 1.25, 0.001, 4.0, 1e38]);
+    // Of few values that weigh almost alike a list of 20 ends among equals, whose mass then decides about top_p.
+    let has_ties = g.content == Ties;
+    let scales = if has_ties { [0.001, 1.0, 0.001, 0.001, 4.0, 0.001] } else { [0.0, 1.0, 1.25, 0.001, 4.0, 1e38] };
+    let inverse = of_each(g, &scales);
     g.values("inv_temperature", &[n], &inverse);
     let seeds: Vec<i64> = (0..n).map(|_| g.rng.next() as i64).collect();
     g.set("seed", Value::Tensor(HostTensor::i64(&[n], &seeds)));
     g.ints("position", &[n], |rng| rng.below(1 << 20) as i32);
     g.out("token", &[n]);
     let child: Vec<i32> = (0..n).map(|_| g.rng.below(4) as i32).collect();
-    // Of few values a list of 20 ends among equals, whose mass then counts for top_p.
-    let has_ties = g.content == Ties;
     let few = if has_ties { [20, 20, 20] } else { [0, 1, 2] };
     let top_k: Vec<i32> = (0..n).map(|_| g.rng.pick(&[few[0], few[1], few[2], 20, v as i32, i32::MAX])).collect();
     let min_p_log = of_each(g, &[f32::NEG_INFINITY, -0.0, -0.5, -5.0, -1e30]);
-    let top_p = of_each(g, &[1.0, 0.999, 0.9, 0.5, 1e-6, f32::from_bits(1), 1.0 - f32::EPSILON / 2.0]);
+    let all_but_one = 1.0 - f32::EPSILON / 2.0;
+    let shares = if has_ties {
+        [0.9, 0.95, 0.9, 0.85, 0.999, 0.8, all_but_one]
+    } else {
+        [1.0, 0.999, 0.9, 0.5, 1e-6, f32::from_bits(1), all_but_one]
+    };
+    let top_p = of_each(g, &shares);
     // All of them, none, each alone, and all filters.
     let given = g.turn(&[0b1111, 0, 0b0001, 0b0010, 0b0100, 0b1000, 0b1110, 0b1111]);
     let given = if has_ties { given | 0b1100 } else { given };
