@@ -201,7 +201,7 @@ fn a_failure_says_how_to_run_it_alone() {
     let report = liar.report("wrong", "L2");
     let rerun = report.json["failed"][0]["rerun"].as_str().unwrap();
     let wanted = format!(
-        "deepinfer parity --backend '{}' --ops {FAULTY} --case value/0 --seed 0 --cases 12 --profile none",
+        "deepinfer parity --backend '{}' --ops {FAULTY} --case value/0 --seed 0 --cases 12 --profile none --timeout 120",
         liar.backend("wrong")
     );
     assert_eq!(rerun, wanted);
