@@ -82,10 +82,11 @@ fn image_of(entry: &DirEntry) -> Result<Option<(&'static Image, Vec<u8>)>, Strin
     }
     let name = path.file_stem().map(OsString::from).unwrap_or_default().to_string_lossy().into_owned();
     let Some(image) = images::ALL.iter().find(|image| image.name == name) else {
+        let names: Vec<&str> = images::ALL.iter().map(|image| image.name).collect();
         return Err(format!(
-            "{}: there is no kernel file {name}.cpp, so that this image would replace nothing; {}",
+            "{}: there is no kernel file {name}.cpp, so that this image would replace nothing; there are {}",
             path.display(),
-            others(&name)
+            names.join(", ")
         ));
     };
     let told = |e: std::io::Error| format!("{}: {e}", path.display());
@@ -101,33 +102,6 @@ fn image_of(entry: &DirEntry) -> Result<Option<(&'static Image, Vec<u8>)>, Strin
         return Err(format!("{}: {what}: build it again as a shared object for what runs it", path.display()));
     }
     Ok(Some((image, bytes)))
-}
-
-/// Which names of kernel files there are instead of a wrong one: the nearest, if there is one that is near.
-fn others(name: &str) -> String {
-    let nearest = images::ALL.iter().min_by_key(|image| distance(name, image.name));
-    match nearest {
-        Some(image) if distance(name, image.name) <= image.name.len() / 2 => {
-            format!("the nearest name is {}.so", image.name)
-        }
-        _ => {
-            let names: Vec<&str> = images::ALL.iter().map(|image| image.name).collect();
-            format!("there are {}", names.join(", "))
-        }
-    }
-}
-
-/// How many letters are put in, taken out or changed to make one word of the other.
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in other.bytes().enumerate() {
-            let least = (row[j] + 1).min(row[j + 1] + 1).min(diagonal + usize::from(a != b));
-            diagonal = std::mem::replace(&mut row[j + 1], least);
-        }
-    }
-    row[other.len()]
 }
 
 /// Why a whole ELF file can never be loaded, if that can be told by its header. What a device runs is another machine's.

@@ -30,8 +30,8 @@ namespace di_twin {
 // So many instructions wait at most before the stepper goes on by itself.
 constexpr uint32_t MOST_PENDING = 1024;
 
-// A block that takes more steps, which are instructions and accesses of S, is in a loop without an end. Those of our kernels take some
-// 300000; much more than this, and the numbers of instructions would not fit into a word of the shadow.
+// A block that takes more steps, which are instructions and accesses of S, is in a loop without an end. Those of the parity cases take
+// 1.8 million at most; much more than this, and the numbers of instructions would not fit into a word of the shadow.
 constexpr uint32_t MOST_STEPS = 1u << 26;
 
 // Bytes of the UB that an instruction touches: `repeats` times `blocks` pieces of `bytes`.

@@ -77,7 +77,7 @@ impl Answer {
         let timeout = Duration::from_secs(args.timeout);
         let (seed, layers, bundles) = (bundle.seed.unwrap_or(0), None, None);
         let supervisor = Supervisor { backend: backend.to_owned(), seed, timeout, layers, bundles };
-        let is_more = |case: &&String| Case::parse(case, seed).is_some_and(|case| !case.check.is_one_call());
+        let is_more = |case: &&String| Case::parse(case, seed).is_some_and(|case| !case.check.judges_each_call());
         let check = bundle.case.as_ref().filter(is_more).cloned();
         let replay = Replay { call: args.bundle.clone(), results: results.to_owned(), check };
         let Replayed { identity, outcome, check } = match supervisor.replay(replay).map_err(Failure::Fault)? {

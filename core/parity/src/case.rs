@@ -128,9 +128,9 @@ impl Check {
         }
     }
 
-    /// Whether it makes its call once and holds the result to the oracle, if to anything. The others make a call several
-    /// times, or in a way of their own.
-    pub fn is_one_call(self) -> bool {
+    /// Whether it holds each call that it makes to the oracle, so that one of them alone shows what it shows. The others
+    /// compare several calls, or make one in a way of their own.
+    pub fn judges_each_call(self) -> bool {
         matches!(self, Check::Value | Check::Large | Check::Poison | Check::Empty)
     }
 
@@ -229,7 +229,7 @@ fn subject(call: &Call) -> Option<&HostTensor> {
 /// Rows of a call, where they do not depend on each other.
 fn count_rows(call: &Call, rows: Rows) -> Option<usize> {
     match rows {
-        Rows::Any(symbol) | Rows::Distinct(symbol) | Rows::Ascending(symbol) => Some(call.extent(symbol)),
+        Rows::Any(symbol) | Rows::Ascending(symbol) => Some(call.extent(symbol)),
         Rows::OfExperts => Some(call.extent("M")),
         Rows::Dependent => None,
     }

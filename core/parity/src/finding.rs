@@ -246,7 +246,7 @@ fn case_of(line: &Line) -> Option<Case> {
 
 /// Whether outputs are held to an oracle.
 fn is_comparison(line: &Line) -> bool {
-    case_of(line).is_some_and(|case| case.check.is_one_call())
+    case_of(line).is_some_and(|case| case.check.judges_each_call())
         && !matches!(line.outcome, Outcome::Unsupported { .. } | Outcome::NotTried { .. })
 }
 
@@ -257,14 +257,12 @@ fn kind_of(line: &Line, failure: &Failure, right: &BTreeSet<usize>) -> Option<Fa
         // The process ends at the edge of the memory that the struct has.
         (Some(Fault::Crash), Some(Check::StructSize)) => Some(Fault::OverRead),
         // Of what a layer has compared, as of what was compared here.
-        (Some(Fault::WrongResult), Some(check)) if check.is_one_call() => None,
+        (Some(Fault::WrongResult), Some(check)) if check.judges_each_call() => None,
         (Some(fault), _) => Some(fault),
         (None, Some(Check::Poison)) if case.is_some_and(|case| right.contains(&case.number)) => {
             Some(Fault::UnwrittenOutput)
         }
-        (None, Some(check)) if check.is_one_call() && failure.worst.is_some() => None,
-        // From what the calls of other checks have in common, as of empty ones, nothing is concluded.
-        (None, Some(_)) if failure.worst.is_some() => Some(Fault::WrongResult),
+        (None, Some(check)) if check.judges_each_call() && failure.worst.is_some() => None,
         (None, _) => Some(Fault::Rule),
     }
 }

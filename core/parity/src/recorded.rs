@@ -33,7 +33,7 @@ pub(crate) fn replay_gives_the_same(device: &OpenDevice, rows: Rows, call: &Call
 /// elements of its plain floats moved on by one.
 fn other_contents(call: &Call, rows: Rows) -> Call {
     let mut other = match rows {
-        Rows::Any(symbol) | Rows::Distinct(symbol) => {
+        Rows::Any(symbol) => {
             let count = call.extent(symbol);
             let rotated: Vec<usize> = (0..count).map(|row| (row + 1) % count).collect();
             call.select(symbol, &rotated)

@@ -17,11 +17,6 @@ pub(crate) struct Mutant {
     name: String,
     find: String,
     replace: String,
-    /// The op whose cases notice it.
-    ops: String,
-    /// Settings of the fake runtime under which they do.
-    #[serde(default)]
-    fake: String,
 }
 
 /// An order between instructions that may be left out: nothing notices it.
@@ -40,23 +35,23 @@ pub(crate) struct Spare {
 pub(crate) struct Subject {
     /// The file: `kernels/KERNEL.cpp`.
     pub(crate) kernel: String,
-    /// The ops whose cases run.
-    pub(crate) ops: String,
-    /// Settings of the fake runtime.
-    pub(crate) fake: String,
+    /// The op whose cases run.
+    pub(crate) op: String,
+    /// Settings of the fake runtime with which they do.
+    pub(crate) fake: &'static str,
 }
 
 impl Subject {
     /// A kernel file and the op that it is of. Copies and fills are no ops, and have tests of their own.
     pub(crate) fn of(kernel: &str) -> Option<Self> {
-        let (ops, fake) = match kernel {
+        let (op, fake) = match kernel {
             "copy" | "fill" => return None,
             // They prepare calls of the vendor's ops.
             "spread_scales" => ("linear", "opapi=all"),
             "expert_ends" => ("grouped_linear", "opapi=all"),
             op => (op, ""),
         };
-        Some(Self { kernel: kernel.to_owned(), ops: ops.to_owned(), fake: fake.to_owned() })
+        Some(Self { kernel: kernel.to_owned(), op: op.to_owned(), fake })
     }
 }
 
@@ -67,8 +62,12 @@ impl fmt::Display for Mutant {
 }
 
 impl Mutant {
+    /// What notices it.
+    ///
+    /// # Panics
+    /// If its kernel is of no op.
     pub(crate) fn subject(&self) -> Subject {
-        Subject { kernel: self.kernel.clone(), ops: self.ops.clone(), fake: self.fake.clone() }
+        Subject::of(&self.kernel).unwrap_or_else(|| panic!("{self}: {} is of no op", self.kernel))
     }
 
     /// The file below `kernels` that has the mistake, and its text with it.

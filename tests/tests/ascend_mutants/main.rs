@@ -159,7 +159,7 @@ fn one() {
 /// Leaves out each order of the kernels, or those whose name (`FILE:LINE: ..`) begins with one of the texts of `ASCEND_ORDERS`, which
 /// commas part. One in a file that kernels share must be noticed by one of them, on every seed.
 #[test]
-#[ignore = "takes an hour"]
+#[ignore = "takes half an hour"]
 fn every_order() {
     let kernels = backend().join("kernels");
     let list = list::read(&backend());

@@ -32,14 +32,14 @@ const CHECKS: [Check; 8] = [
 ];
 
 /// The op of the child.
-const OPS: &str = "ASCEND_MUTANT_OPS";
+const OP: &str = "ASCEND_MUTANT_OP";
 
 /// Tries the images of a folder on a seed.
-pub(crate) fn run(images: &Path, Subject { ops, fake, .. }: &Subject, seed: usize) -> Result<Finding, String> {
+pub(crate) fn run(images: &Path, Subject { op, fake, .. }: &Subject, seed: usize) -> Result<Finding, String> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", "child", "--ignored", "--nocapture"])
-        .env(OPS, ops)
+        .env(OP, op)
         .env("DEEPINFER_ASCEND_KERNELS", images)
         .env("DEEPINFER_TWIN_SEED", seed.to_string())
         .env_remove("DEEPINFER_FAKE_ACL");
@@ -58,7 +58,7 @@ pub(crate) fn run(images: &Path, Subject { ops, fake, .. }: &Subject, seed: usiz
     let count = line("passed: ").and_then(|count| count.parse().ok());
     count.map(Finding::Nothing).ok_or_else(|| {
         format!(
-            "{ops}, seed {seed}: the trial ended with {}:\n{text}{}",
+            "{op}, seed {seed}: the trial ended with {}:\n{text}{}",
             output.status,
             String::from_utf8_lossy(&output.stderr)
         )
@@ -67,12 +67,11 @@ pub(crate) fn run(images: &Path, Subject { ops, fake, .. }: &Subject, seed: usiz
 
 /// A trial, in its process.
 pub(crate) fn child() {
-    let ops = std::env::var(OPS).unwrap();
+    let op = std::env::var(OP).unwrap();
     let Some(device) = device() else { return println!("skipped: there is no host twin") };
     let mut passed = 0;
     // The first number of every check, then the second, and so forth: a mistake mostly shows soon in some of them.
-    let lists: Vec<Vec<_>> =
-        CHECKS.iter().map(|&check| ops.split(',').flat_map(|op| cases(op, check, 0, None)).collect()).collect();
+    let lists: Vec<Vec<_>> = CHECKS.iter().map(|&check| cases(&op, check, 0, None)).collect();
     let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
     for case in (0..longest).flat_map(|number| lists.iter().filter_map(move |list: &Vec<_>| list.get(number))) {
         match run_case(&device, case) {

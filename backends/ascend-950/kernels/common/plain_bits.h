@@ -13,7 +13,7 @@ __aicore__ inline void widen_bits(const AscendC::LocalTensor<uint32_t> &to, cons
 }
 
 // To nearest even. A NaN that BF16 holds keeps its bits, any other becomes a quiet one. `a`, `b` and `c` are scratch; all tensors lie
-// apart.
+// apart. V sees the result behind a barrier.
 __aicore__ inline void narrow_bits(const AscendC::LocalTensor<uint16_t> &to, const AscendC::LocalTensor<uint32_t> &from,
                                    const AscendC::LocalTensor<uint32_t> &a, const AscendC::LocalTensor<uint32_t> &b,
                                    const AscendC::LocalTensor<uint32_t> &c, uint32_t count) {

@@ -12,7 +12,7 @@ pub(crate) const SPECS: &[OpSpec] = &[
     OpSpec {
         name: "store_kv_cache",
         generate: store_kv_cache,
-        rows: Rows::Distinct("T"),
+        rows: Rows::Any("T"),
         empty: &["T", "D"],
         contents: &[Plain, Wide, Tiny, Huge, Halfway, Zeros, Nan, Infinite],
         refusals: &[

@@ -35,8 +35,6 @@ pub(crate) struct OpSpec {
 pub(crate) enum Rows {
     /// Those of this extent, in any order, and one of them many times.
     Any(&'static str),
-    /// Those of this extent, in any order, none of them twice: each writes a place of its own.
-    Distinct(&'static str),
     /// Those of this extent, in ascending order.
     Ascending(&'static str),
     /// The rows of `grouped_linear`, with the first row of each expert beside them.
@@ -144,7 +142,7 @@ impl Generator {
         }
     }
 
-    /// An extent of rows: one of `usual`, or of `long` in a call of long rows.
+    /// An extent that makes rows long: one of `usual`, or of `long` in a call of long rows.
     pub(crate) fn extent(&mut self, usual: &[usize], long: &[usize]) -> usize {
         self.extent_of(usual, usual, long)
     }
@@ -380,7 +378,7 @@ impl Calls {
     /// A call with a few rows, and with every optional argument where there is such a call.
     pub(crate) fn base(&self) -> Call {
         let has_rows = |call: &Call| match self.spec.rows {
-            Rows::Any(symbol) | Rows::Distinct(symbol) | Rows::Ascending(symbol) => call.extent(symbol) >= 2,
+            Rows::Any(symbol) | Rows::Ascending(symbol) => call.extent(symbol) >= 2,
             Rows::OfExperts | Rows::Dependent => true,
         };
         let absent = |call: &Call| call.args.values().filter(|value| matches!(value, Value::Absent)).count();

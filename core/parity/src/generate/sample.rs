@@ -85,7 +85,7 @@ fn fused_sample(g: &mut Generator) {
         g.values("logits", &[n, v], &values);
     }
     let of_each = |g: &mut Generator, choices: &[f32]| -> Vec<f32> { (0..n).map(|_| g.rng.pick(choices)).collect() };
-    // Of few values that weigh almost alike a list of 20 ends among equals, whose mass then decides about top_p.
+    // Of few values that weigh almost alike a list mostly ends among equals, whose mass then decides about top_p.
     let has_ties = g.content == Ties;
     let scales = if has_ties { [0.001, 1.0, 0.001, 0.001, 4.0, 0.001] } else { [0.0, 1.0, 1.25, 0.001, 4.0, 1e38] };
     let inverse = of_each(g, &scales);
@@ -95,7 +95,8 @@ fn fused_sample(g: &mut Generator) {
     g.ints("position", &[n], |rng| rng.below(1 << 20) as i32);
     g.out("token", &[n]);
     let child: Vec<i32> = (0..n).map(|_| g.rng.below(4) as i32).collect();
-    let few = if has_ties { [20, 20, 20] } else { [0, 1, 2] };
+    // Four fifths of them end in the middle of the zeros.
+    let few = if has_ties { [(v * 4 / 5).max(1) as i32; 3] } else { [0, 1, 2] };
     let top_k: Vec<i32> = (0..n).map(|_| g.rng.pick(&[few[0], few[1], few[2], 20, v as i32, i32::MAX])).collect();
     let min_p_log = of_each(g, &[f32::NEG_INFINITY, -0.0, -0.5, -5.0, -1e30]);
     let all_but_one = 1.0 - f32::EPSILON / 2.0;
