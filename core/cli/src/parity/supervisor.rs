@@ -148,7 +148,8 @@ impl Supervisor {
         let is_fresh = waiting.front().is_some_and(Task::wants_a_fresh_worker);
         let for_worker = |task: &&Task| task.is_for_a_worker() && task.wants_a_fresh_worker() == is_fresh;
         let names = waiting.iter().take_while(for_worker).map(ToString::to_string).collect();
-        let mut worker = self.start(&Job { cases: names, deadly: tally.deadly(), ..self.job(&self.backend) })?;
+        let mut worker =
+            self.start(&Job { cases: names, deadly: tally.deadly(), worn: tally.worn(), ..self.job(&self.backend) })?;
         let mut ready = worker.wait_until_loaded(self.timeout.max(START)).map(drop);
         // What a case does to memory may show when the next one is about to begin: until then it is not over.
         let mut last: Option<Done> = None;
@@ -279,8 +280,8 @@ impl Supervisor {
     /// A job without work.
     fn job(&self, backend: &str) -> Job {
         let (backend, layers, bundles) = (backend.to_owned(), self.layers.clone(), self.bundles.clone());
-        let (cases, deadly, opens, replay, handshake) = Default::default();
-        Job { backend, layers, seed: self.seed, cases, deadly, bundles, opens, replay, handshake }
+        let (cases, deadly, worn, opens, replay, handshake) = Default::default();
+        Job { backend, layers, seed: self.seed, cases, deadly, worn, bundles, opens, replay, handshake }
     }
 
     fn start(&self, job: &Job) -> anyhow::Result<Worker> {
@@ -408,6 +409,12 @@ impl Tally {
     fn deadly(&self) -> Vec<String> {
         let ended = self.hangs.keys().chain(self.deaths.keys());
         ended.chain(&self.have_lost).map(|op| (*op).to_owned()).collect()
+    }
+
+    /// Ops of which the next failure costs no process any more.
+    fn worn(&self) -> Vec<String> {
+        let often = self.restarts.iter().filter(|(_, count)| **count >= MOST_RESTARTS);
+        often.map(|(op, _)| (*op).to_owned()).collect()
     }
 
     /// Whether the next case should find another process; no longer, once an op has failed often.

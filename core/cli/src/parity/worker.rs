@@ -37,6 +37,8 @@ pub(crate) struct Job {
     pub(crate) cases: Vec<String>,
     /// Ops of which a case has ended a worker before: cases of the whole backend leave them out.
     pub(crate) deadly: Vec<String>,
+    /// Ops that have failed so often that no failure of theirs costs a process any more.
+    pub(crate) worn: Vec<String>,
     /// Folder for the bundles of cases that fail.
     pub(crate) bundles: Option<PathBuf>,
     /// Layers over the backend, instead of those of the environment.
@@ -303,7 +305,7 @@ pub(crate) fn run(link: &mut Link) -> Result<(), Failure> {
         timed(link, REPLAY, None, || target.replay(&replay))?;
         let Some(name) = replay.check else { return Ok(()) };
         let task = task_of(&name)?;
-        return timed(link, &name, None, || target.run_watched(&task));
+        return timed(link, &name, None, || target.run_watched(&task)).map(drop);
     }
     for name in job.cases {
         let task = task_of(&name)?;
@@ -311,7 +313,11 @@ pub(crate) fn run(link: &mut Link) -> Result<(), Failure> {
             Task::Op(case) => Some(case.facts()),
             Task::Whole(_) | Task::UnknownOption | Task::Handshake(_) => None,
         };
-        timed(link, &name, facts, || target.run_watched(&task))?;
+        let failed = timed(link, &name, facts, || target.run_watched(&task))?;
+        if failed && !job.worn.iter().any(|op| op == task.subject()) {
+            // It is ended now: what it began besides would be cut off, a bundle that is being written too.
+            return Ok(());
+        }
         if !target.is_well() {
             return link.say(&Message::Lost);
         }
@@ -330,10 +336,12 @@ fn shake_hands(Handshake { core, path, options }: &Handshake) -> Outcome {
     }
 }
 
-/// Tells of the beginning and the end of a piece of work.
-fn timed(link: &Link, name: &str, facts: Option<Facts>, work: impl FnOnce() -> Outcome) -> Result<(), Failure> {
+/// Tells of the beginning and the end of a piece of work. Gives whether it failed.
+fn timed(link: &Link, name: &str, facts: Option<Facts>, work: impl FnOnce() -> Outcome) -> Result<bool, Failure> {
     link.say(&Message::Begin { case: name.to_owned(), facts })?;
     let begun = Instant::now();
     let outcome = work();
-    link.say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() })
+    let failed = matches!(outcome, Outcome::Failed(_));
+    link.say(&Message::End { outcome, seconds: begun.elapsed().as_secs_f64() })?;
+    Ok(failed)
 }
